@@ -1,0 +1,55 @@
+# keras-mp: `make demo` and `make test` do all their own set-up, on a machine with Python 3.11 and pip.
+
+PYTHON  ?= python3
+BACKEND ?= torch
+VENV    := .venv
+BIN     := $(VENV)/bin
+STAMP   := $(VENV)/.installed
+
+# Threads that fight over two cores are slower than one.
+export OMP_NUM_THREADS        ?= 1
+export TF_NUM_INTRAOP_THREADS ?= 1
+export TF_NUM_INTEROP_THREADS ?= 1
+export TF_CPP_MIN_LOG_LEVEL   ?= 2
+
+.PHONY: demo test test-all check format install clean record screenshots
+
+demo: install          ## train three real jobs and watch them (BACKEND=torch|tensorflow)
+	@$(BIN)/keras-mp demo --backend $(BACKEND)
+
+test: install          ## the test suite on every backend; a missing backend is an error
+	KERAS_BACKEND=torch      $(BIN)/python -m pytest -n 2 -m "not slow"
+	KERAS_BACKEND=tensorflow $(BIN)/python -m pytest -n 2 -m "backend and not slow"
+	KERAS_BACKEND=jax        $(BIN)/python -m pytest -n 2 -m "backend and not slow"
+
+test-all: install      ## the slow sweeps
+	@for b in torch tensorflow jax; do \
+	  KERAS_BACKEND=$$b $(BIN)/python -m pytest -n 2 -m slow; code=$$?; \
+	  if [ $$code -ne 0 ] && [ $$code -ne 5 ]; then exit $$code; fi; \
+	done
+
+check: install         ## lint, format and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: install
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+record: install        ## write the journals that the dashboard's tests and pictures read, by real runs
+	$(BIN)/python tests/recorded/record.py
+
+screenshots: install   ## draw docs/*.svg from the recorded journals with the real dashboard
+	$(BIN)/python docs/screenshots.py
+
+install: $(STAMP)
+
+$(STAMP): pyproject.toml constraints.txt
+	@test -d $(VENV) || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev,torch,jax]' tensorflow-cpu
+	@touch $@
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

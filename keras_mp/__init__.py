@@ -1,0 +1,49 @@
+"""Mixed precision for Keras 3 that is safe, fast and visible.
+
+Public names load on first use (PEP 562), so that ``import keras_mp`` imports neither Keras nor a
+backend: the dashboard and the readers of journals start in a fraction of a second.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from keras_mp._version import __version__
+
+if TYPE_CHECKING:
+    from keras_mp.policies.policy import policy_scope, set_policy
+    from keras_mp.scaling.optimizer import LossScaleOptimizer
+    from keras_mp.scaling.state import ScaleConfig
+    from keras_mp.telemetry.monitor import Monitor
+    from keras_mp.telemetry.run import Run
+
+# Public name -> the module that defines it. The one list: __all__ and dir() are made from it.
+_PUBLIC = {
+    "LossScaleOptimizer": "keras_mp.scaling.optimizer",
+    "Monitor": "keras_mp.telemetry.monitor",
+    "Run": "keras_mp.telemetry.run",
+    "ScaleConfig": "keras_mp.scaling.state",
+    "policy_scope": "keras_mp.policies.policy",
+    "set_policy": "keras_mp.policies.policy",
+}
+
+__all__ = [
+    "LossScaleOptimizer",
+    "Monitor",
+    "Run",
+    "ScaleConfig",
+    "__version__",
+    "policy_scope",
+    "set_policy",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PUBLIC:
+        raise AttributeError(f"module 'keras_mp' has no attribute {name!r}")
+    value = getattr(importlib.import_module(_PUBLIC[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,215 @@
+"""The records that a job writes about itself, one JSON object a line.
+
+No dependency on a backend or on the dashboard. A field that was not measured is ``None`` and absent
+from the line: what is unknown is shown as unknown. Non-finite numbers are the strings ``"nan"``,
+``"inf"`` and ``"-inf"``, because bare ``NaN`` is not JSON.
+
+Units: ``time`` is seconds since the epoch (wall clock), durations are seconds, memory is bytes,
+shares are 0 to 1. ``step`` counts attempted optimizer steps (skipped ones too), from 1.
+"""
+
+import math
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar, Literal
+
+SCHEMA_VERSION = 1
+
+Origin = Literal["loss", "backward", "unknown"]
+Status = Literal["done", "failed", "stopped"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Meta:
+    """Who runs, where, with what: ``meta.json``, written once a start.
+
+    Attributes:
+        run_id: Folder name under the runs folder.
+        name: What the user calls it; defaults to the run id.
+        started: Seconds since the epoch.
+        host, pid, process_started: The process; its own start time tells a reused pid apart.
+        versions: Package name to version: python, keras, the backend, keras_mp.
+        scaler: ``ScaleConfig`` as a dict, with ``preset``; None without a loss scale optimizer.
+        planned_steps, planned_epochs, steps_per_epoch: What the job means to do, if known.
+    """
+
+    run_id: str
+    name: str
+    started: float
+    host: str
+    pid: int
+    process_started: float | None = None
+    rank: int = 0
+    world_size: int = 1
+    backend: str | None = None
+    device: str | None = None
+    policy: str | None = None
+    versions: dict[str, str] = field(default_factory=dict)
+    scaler: dict[str, Any] | None = None
+    optimizer: str | None = None
+    model: str | None = None
+    parameters: int | None = None
+    planned_steps: int | None = None
+    planned_epochs: int | None = None
+    steps_per_epoch: int | None = None
+    argv: list[str] = field(default_factory=list)
+    schema: int = SCHEMA_VERSION
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """A window of steps that ends with ``step``.
+
+    Attributes:
+        steps: Steps in the window.
+        loss, metrics: As the training loop reports them (Keras: the epoch's running means).
+        samples: Samples seen in the window.
+        seconds: Length of the window, wall clock.
+        step_time_p50, step_time_p95: Of the single steps in the window.
+        scale: Loss scale after ``step``. skipped, applied: totals since the job was first started.
+        good_steps: Clean updates since the scale last changed (the countdown to growth).
+        grad_norm: Global norm of the unscaled gradients at the last finite step of the window.
+    """
+
+    kind: ClassVar[str] = "step"
+    step: int
+    time: float
+    epoch: int | None = None
+    steps: int = 1
+    loss: float | None = None
+    metrics: dict[str, float] = field(default_factory=dict)
+    samples: int | None = None
+    seconds: float | None = None
+    step_time_p50: float | None = None
+    step_time_p95: float | None = None
+    scale: float | None = None
+    skipped: int | None = None
+    applied: int | None = None
+    good_steps: int | None = None
+    grad_norm: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Overflow:
+    """One skipped step.
+
+    Attributes:
+        scale_before, scale_after: The loss scale this step used, and the next one's.
+        variables: Paths of the variables whose gradients were not finite.
+        layer: The member of that set nearest the loss.
+        origin: "loss" only if the loss itself was not finite.
+    """
+
+    kind: ClassVar[str] = "overflow"
+    step: int
+    time: float
+    epoch: int | None = None
+    scale_before: float | None = None
+    scale_after: float | None = None
+    variables: list[str] = field(default_factory=list)
+    layer: str | None = None
+    origin: Origin = "unknown"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Memory:
+    """Bytes. device_*: the backend's allocator; process_resident: resident set of the process."""
+
+    kind: ClassVar[str] = "memory"
+    step: int
+    time: float
+    device_allocated: int | None = None
+    device_peak: int | None = None
+    device_reserved: int | None = None
+    device_total: int | None = None
+    process_resident: int | None = None
+    saved_bytes: dict[str, int] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Epoch:
+    """The end of an epoch (counted from 0), with its logs."""
+
+    kind: ClassVar[str] = "epoch"
+    epoch: int
+    step: int
+    time: float
+    seconds: float | None = None
+    logs: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Numerics:
+    """What float16 would make of one tensor kind of one layer, at one step."""
+
+    kind: ClassVar[str] = "numerics"
+    step: int
+    time: float
+    layer: str
+    tensor: Literal["activation", "gradient", "weight_gradient"]
+    histogram: dict[str, int] = field(default_factory=dict)
+    zero: float | None = None
+    lost: float | None = None
+    subnormal: float | None = None
+    normal: float | None = None
+    overflow: float | None = None
+    headroom: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Alert:
+    """Something the user should see: a verdict that changed, an exhausted scale, a lost record."""
+
+    kind: ClassVar[str] = "alert"
+    step: int
+    time: float
+    severity: Literal["info", "warning", "error"]
+    code: str
+    message: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """A measure of the finished job in the user's own terms, such as {"hits": 0.703}."""
+
+    kind: ClassVar[str] = "result"
+    step: int
+    time: float
+    values: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class End:
+    kind: ClassVar[str] = "end"
+    step: int
+    time: float
+    status: Status
+    reason: str | None = None
+
+
+Record = Step | Overflow | Memory | Epoch | Numerics | Alert | Result | End
+KINDS: dict[str, type] = {
+    c.kind: c for c in (Step, Overflow, Memory, Epoch, Numerics, Alert, Result, End)
+}
+
+
+def encode_number(value: float) -> float | int | str:
+    """A number as JSON holds it: non-finite ones as strings."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return "nan" if value != value else ("inf" if value > 0 else "-inf")
+    return value
+
+
+def encode(record: Any) -> dict[str, Any]:
+    """A record as a JSON-ready dict: kind first, None left out, non-finite numbers as strings."""
+    out: dict[str, Any] = {}
+    kind = getattr(record, "kind", None)
+    if kind is not None:
+        out["kind"] = kind
+    for f in fields(record):
+        value = getattr(record, f.name)
+        if value is None:
+            continue
+        if isinstance(value, dict):
+            value = {str(k): encode_number(v) for k, v in value.items()}
+        out[f.name] = encode_number(value)
+    return out

@@ -1,0 +1,38 @@
+"""One suite, run once per backend: ``KERAS_BACKEND=torch pytest``.
+
+A module that needs a backend says ``pytestmark = pytest.mark.backend``. The Makefile runs everything
+on torch, and the marked modules again on tensorflow and jax.
+"""
+
+import os
+
+os.environ.setdefault("KERAS_BACKEND", "torch")
+# Two cores are shared by the test processes: threads that fight are slower than one (reference/paper.md 2.0).
+for variable in ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS"):
+    os.environ.setdefault(variable, "1")
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
+
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def _fresh_keras_state(request):
+    """Each test starts from float32, a fixed seed and no names left over; and leaves it so."""
+    if request.node.get_closest_marker("backend") is None:
+        yield
+        return
+    import keras
+
+    keras.utils.clear_session(free_memory=False)
+    keras.utils.set_random_seed(0)
+    previous = keras.config.dtype_policy()
+    yield
+    keras.config.set_dtype_policy(previous)
+
+
+@pytest.fixture
+def backend() -> str:
+    import keras
+
+    return keras.backend.backend()

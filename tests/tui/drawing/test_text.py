@@ -1,0 +1,41 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.cells import cell_len
+
+from tui.drawing.text import clean, fit, plain
+
+
+def test_text_is_padded_or_cut_to_the_width():
+    assert fit("ab", 4) == "ab  "
+    assert fit("ab", 4, right=True) == "  ab"
+    assert fit("resnet50", 5) == "resn…"
+    assert fit("resnet50", 0) == ""
+
+
+def test_wide_characters_are_counted_as_two_cells():
+    assert fit("数字識別", 6) == "数字… "
+    assert cell_len(fit("数字識別", 6)) == 6
+
+
+@given(st.text(max_size=30), st.integers(0, 40), st.booleans())
+def test_any_name_takes_exactly_its_column(name, width, right):
+    assert cell_len(fit(clean(name), width, right)) == width
+
+
+@given(st.text(max_size=30))
+def test_a_name_cannot_drive_the_terminal(name):
+    cleaned = clean(name)
+    assert not any(ord(c) < 32 or 0x7F <= ord(c) < 0xA0 for c in cleaned)
+
+
+def test_control_characters_and_invisible_ones():
+    assert clean("a\x1b[2Jb\nc") == "a?[2Jb?c"
+    assert clean("a\u200db\u202ec") == "abc"
+    assert clean("e\u0301t\u00e9") == "été"
+
+
+@pytest.mark.parametrize("text", ["▸ lm-big · 12…", "数字 →", "2⁻¹⁴ é"])
+def test_plain_text_is_ascii_of_the_same_width(text):
+    assert plain(text).isascii()
+    assert cell_len(plain(text)) == cell_len(text)

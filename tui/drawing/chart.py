@@ -1,0 +1,192 @@
+"""A chart as rows of text: title, line, value axis, and a base line that carries the ticks."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.cells import cell_len
+
+from tui.drawing import raster
+from tui.drawing.axis import Axis, Kind, best_kind, value_axis
+from tui.drawing.downsample import Columns, Floats, bridge, minmax
+from tui.drawing.raster import Charset
+from tui.drawing.text import fit
+
+# What a piece of text is; the widget turns it into a style.
+Role = Literal["title", "note", "axis", "base", "tick", "bad", "line", "line2", "line3", "empty"]
+Piece = tuple[str, Role]
+
+LINES: tuple[Role, ...] = ("line", "line2", "line3")
+
+
+@dataclass(frozen=True)
+class Series:
+    """Points of one line, x ascending. ``hold``: the value stays until it is set again."""
+
+    x: Floats
+    y: Floats
+    hold: bool = False
+
+
+@dataclass(frozen=True)
+class Chart:
+    """What to draw.
+
+    Attributes:
+        title: A word or two, over the chart. note: Said after it, quieter.
+        series: Drawn in order, the later over the earlier.
+        kind: The value axis; None chooses between linear and log10 by the values.
+        label: Formats a value for the axis.
+        ticks: Positions (x) marked on the base line, such as skipped steps.
+        span: Range of x to show; None shows everything.
+        x_label: Formats a position for the ends of the base line; None leaves them out.
+        empty: Said when there is nothing to draw.
+    """
+
+    title: str
+    series: Sequence[Series]
+    label: Callable[[float], str]
+    kind: Kind | None = None
+    note: str = ""
+    ticks: Floats = field(default_factory=lambda: np.empty(0))
+    span: tuple[float, float] | None = None
+    x_label: Callable[[float], str] | None = None
+    empty: str = "no data yet"
+
+
+def draw(chart: Chart, width: int, height: int, charset: Charset) -> list[list[Piece]]:
+    """The chart in exactly ``height`` rows of ``width`` cells, each row as pieces of text."""
+    title = [(fit(chart.title, min(width, cell_len(chart.title))), "title")]
+    rows: list[list[Piece]] = [_padded([*title, (f"  {chart.note}", "note")], width)]
+    plot_rows = height - 2 - (chart.x_label is not None)
+    span = chart.span or _span(chart.series)
+    if plot_rows < 1 or span is None:
+        rows += [_padded([(chart.empty, "empty")], width)]
+        rows += [_padded([], width) for _ in range(height - 2)]
+        return rows[:height]
+    axis = _axis(chart, span, plot_rows)
+    gutter = max((cell_len(text) for text in axis.labels), default=0) + 1
+    columns = max(width - gutter, 1)
+    rows += _plot(chart, axis, span, gutter, columns, plot_rows, charset)
+    if chart.x_label is not None:
+        first, final = chart.x_label(span[0]), chart.x_label(span[1])
+        room = columns - cell_len(first)
+        rows.append(_padded([(" " * gutter + first + fit(final, room, right=True), "axis")], width))
+    return rows
+
+
+def _span(series: Sequence[Series]) -> tuple[float, float] | None:
+    ends = [(float(s.x[0]), float(s.x[-1])) for s in series if len(s.x)]
+    if not ends:
+        return None
+    start, stop = min(e[0] for e in ends), max(e[1] for e in ends)
+    return (start, stop) if stop > start else (start - 0.5, stop + 0.5)
+
+
+def _axis(chart: Chart, span: tuple[float, float], plot_rows: int) -> Axis:
+    lows, highs = [], []
+    for s in chart.series:
+        # One point more on each side: the line enters and leaves the view there.
+        first = max(int(np.searchsorted(s.x, span[0])) - 1, 0)
+        seen = s.y[first : int(np.searchsorted(s.x, span[1], side="right"))]
+        if chart.kind in ("log2", "log10"):
+            seen = seen[seen > 0]
+        # Reductions without a copy first: only a series with NaN or infinities pays for the mask.
+        low, high = (seen.min(), seen.max()) if len(seen) else (np.nan, np.nan)
+        if len(seen) and not np.isfinite(low + high):
+            finite = seen[np.isfinite(seen)]
+            low, high = (finite.min(), finite.max()) if len(finite) else (np.nan, np.nan)
+        lows.append(float(low))
+        highs.append(float(high))
+    lows, highs = [v for v in lows if v == v], [v for v in highs if v == v]
+    low, high = (min(lows), max(highs)) if lows else (np.nan, np.nan)
+    kind = chart.kind or best_kind(low, high)
+    return value_axis(low, high, kind, max(2, min(plot_rows // 2 + 1, 8)), chart.label)
+
+
+def _plot(
+    chart: Chart,
+    axis: Axis,
+    span: tuple[float, float],
+    gutter: int,
+    columns: int,
+    plot_rows: int,
+    charset: Charset,
+) -> list[list[Piece]]:
+    shape = (plot_rows * charset.down, columns * charset.across)
+    everything = np.zeros(shape, np.bool_)
+    bad = np.zeros(columns, np.bool_)
+    # 0 is nothing, then a number for each line: who owns the colour of a cell.
+    owner = np.zeros((plot_rows, columns), np.int64)
+    for number, s in enumerate(chart.series, start=1):
+        reduced = minmax(s.x, s.y, *span, columns=shape[1])
+        mapped = Columns(
+            axis.map(reduced.low),
+            axis.map(reduced.high),
+            axis.map(reduced.first),
+            axis.map(reduced.last),
+            reduced.bad,
+        )
+        bad |= mapped.bad.reshape(columns, charset.across).any(axis=1)
+        dots = raster.trace(bridge(mapped, s.hold), axis.low, axis.high, shape[0])
+        everything |= dots
+        owner[raster.occupied(dots, charset)] = number
+    text = raster.encode(everything, charset)
+    marks = _tick_rows(axis, shape[0], charset.down)
+    out: list[list[Piece]] = []
+    for row in range(plot_rows):
+        label = marks.get(row)
+        left = " " * gutter if label is None else fit(label, gutter - 1, right=True) + "┤"
+        pieces: list[Piece] = [(left, "axis")]
+        changes = np.flatnonzero(np.diff(owner[row])) + 1
+        for start, stop in zip([0, *changes], [*changes, columns], strict=True):
+            number = int(owner[row, start])
+            role: Role = LINES[(number - 1) % len(LINES)] if number else "axis"
+            pieces.append((text[row][start:stop], role))
+        out.append(pieces)
+    out.append(_base(chart.ticks, bad, span, gutter))
+    return out
+
+
+def _tick_rows(axis: Axis, dot_rows: int, down: int) -> dict[int, str]:
+    """Cell row -> label. A label whose row is taken is left out."""
+    rows: dict[int, str] = {}
+    for tick, label in zip(axis.ticks, axis.labels, strict=True):
+        share = (tick - axis.low) / (axis.high - axis.low)
+        rows.setdefault(round((1.0 - share) * (dot_rows - 1)) // down, label)
+    return rows
+
+
+def _base(
+    ticks: Floats, bad: NDArray[np.bool_], span: tuple[float, float], gutter: int
+) -> list[Piece]:
+    """The base line: a tick under each marked position, a cross under each value not finite."""
+    columns = len(bad)
+    inside = ticks[(ticks >= span[0]) & (ticks <= span[1])]
+    at = ((inside - span[0]) / (span[1] - span[0]) * columns).astype(np.int64)
+    kinds = np.zeros(columns, np.int64)
+    kinds[np.minimum(at, columns - 1)] = 1
+    kinds[bad] = 2
+    pieces: list[Piece] = [(" " * (gutter - 1) + "└", "base")]
+    changes = np.flatnonzero(np.diff(kinds)) + 1
+    for start, stop in zip([0, *changes], [*changes, columns], strict=True):
+        character, role = _BASE[int(kinds[start])]
+        pieces.append((character * int(stop - start), role))
+    return pieces
+
+
+_BASE: tuple[Piece, ...] = (("─", "base"), ("┴", "tick"), ("×", "bad"))
+
+
+def _padded(pieces: list[Piece], width: int) -> list[Piece]:
+    """Cut or filled up to ``width`` cells."""
+    out: list[Piece] = []
+    left = width
+    for text, role in pieces:
+        text = fit(text, min(left, cell_len(text)))
+        left -= cell_len(text)
+        if text:
+            out.append((text, role))
+    return [*out, (" " * left, "empty")] if left > 0 else out

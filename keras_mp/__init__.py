@@ -40,7 +40,13 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in _PUBLIC:
         raise AttributeError(f"module 'keras_mp' has no attribute {name!r}")
-    value = getattr(importlib.import_module(_PUBLIC[name]), name)
+    try:
+        module = importlib.import_module(_PUBLIC[name])
+    except ModuleNotFoundError as error:
+        from keras_mp._backend import translate
+
+        raise translate(error) from error
+    value = getattr(module, name)
     globals()[name] = value
     return value
 

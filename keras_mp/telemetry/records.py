@@ -9,6 +9,7 @@ shares are 0 to 1. ``step`` counts attempted optimizer steps (skipped ones too),
 """
 
 import math
+import numbers
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Literal
 
@@ -56,14 +57,37 @@ class Meta:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Start:
+    """A process begins to write: the first line of each file, and again whenever a run is resumed.
+
+    Attributes:
+        schema: Version of the records that follow; a reader refuses one newer than its own.
+        step: The last step already done (0 for a fresh run). Points after it are of lost work.
+        seq: Number of the file within the rank's journal, from 0 (rotation by size).
+    """
+
+    kind: ClassVar[str] = "start"
+    schema: int = SCHEMA_VERSION
+    step: int = 0
+    time: float
+    rank: int = 0
+    pid: int | None = None
+    seq: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
 class Step:
     """A window of steps that ends with ``step``.
 
     Attributes:
         steps: Steps in the window.
-        loss, metrics: As the training loop reports them (Keras: the epoch's running means).
-        samples: Samples seen in the window.
-        seconds: Length of the window, wall clock.
+        loss: Mean over the window's samples; of the finite steps alone where they can be told
+            apart. Non-finite if no step of the window had a finite loss.
+        metrics: As the training loop reports them (Keras: the epoch's running means).
+        samples, tokens: Seen in the window.
+        seconds: Length of the window, wall clock, without the telemetry's own time.
+        compiling: Seconds of ``seconds`` that went into a first, compiling step; such a window
+            says nothing of the pace.
         step_time_p50, step_time_p95: Of the single steps in the window.
         scale: Loss scale after ``step``. skipped, applied: totals since the job was first started.
         good_steps: Clean updates since the scale last changed (the countdown to growth).
@@ -78,7 +102,9 @@ class Step:
     loss: float | None = None
     metrics: dict[str, float] = field(default_factory=dict)
     samples: int | None = None
+    tokens: int | None = None
     seconds: float | None = None
+    compiling: float | None = None
     step_time_p50: float | None = None
     step_time_p95: float | None = None
     scale: float | None = None
@@ -186,9 +212,9 @@ class End:
     reason: str | None = None
 
 
-Record = Step | Overflow | Memory | Epoch | Numerics | Alert | Result | End
+Record = Start | Step | Overflow | Memory | Epoch | Numerics | Alert | Result | End
 KINDS: dict[str, type] = {
-    c.kind: c for c in (Step, Overflow, Memory, Epoch, Numerics, Alert, Result, End)
+    c.kind: c for c in (Start, Step, Overflow, Memory, Epoch, Numerics, Alert, Result, End)
 }
 
 
@@ -199,17 +225,30 @@ def encode_number(value: float) -> float | int | str:
     return value
 
 
+def _plain(value: Any) -> Any:
+    """Anything as JSON can hold it; what has no JSON form becomes its text."""
+    if value is None or isinstance(value, bool | str | int):
+        return value if not isinstance(value, int) or isinstance(value, bool) else int(value)
+    if isinstance(value, dict):
+        return {str(k): _plain(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(v) for v in value]
+    if isinstance(value, numbers.Integral):
+        return int(value)
+    if isinstance(value, numbers.Real):
+        return encode_number(float(value))
+    return str(value)
+
+
 def encode(record: Any) -> dict[str, Any]:
-    """A record as a JSON-ready dict: kind first, None left out, non-finite numbers as strings."""
+    """A record as a JSON-ready dict: kind first, what is empty left out, NumPy numbers as plain."""
     out: dict[str, Any] = {}
     kind = getattr(record, "kind", None)
     if kind is not None:
         out["kind"] = kind
     for f in fields(record):
         value = getattr(record, f.name)
-        if value is None:
+        if value is None or (isinstance(value, dict | list) and not value):
             continue
-        if isinstance(value, dict):
-            value = {str(k): encode_number(v) for k, v in value.items()}
-        out[f.name] = encode_number(value)
+        out[f.name] = _plain(value)
     return out

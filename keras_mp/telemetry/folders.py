@@ -1,0 +1,87 @@
+"""Where the runs lie on disk: names of folders and files, and whose folder a new job takes."""
+
+import json
+import os
+import re
+import threading
+import time
+from pathlib import Path
+
+from keras_mp.telemetry.process import is_alive
+
+META_FILE = "meta.json"
+MAX_NAME_BYTES = 120
+
+_EVENTS = re.compile(r"^events-(\d{1,6})(?:\.(\d{1,6}))?\.jsonl$")
+
+
+def events_file(rank: int, seq: int = 0) -> str:
+    """Name of the ``seq``-th journal file of a rank: ``events-0.jsonl``, ``events-0.1.jsonl``."""
+    return f"events-{rank}.jsonl" if seq == 0 else f"events-{rank}.{seq}.jsonl"
+
+
+def parse_events_file(name: str) -> tuple[int, int] | None:
+    """``(rank, seq)`` of a journal's file name, or None if it is none."""
+    match = _EVENTS.match(name)
+    return None if match is None else (int(match[1]), int(match[2] or 0))
+
+
+def meta_file(rank: int) -> str:
+    return META_FILE if rank == 0 else f"meta-{rank}.json"
+
+
+def folder_name(name: str) -> str:
+    """``name`` as one folder name: separators and control signs become ``_``; the rest stays."""
+    clean = re.sub(r"[/\\\x00-\x1f\x7f\ud800-\udfff]", "_", name).strip()
+    clean = re.sub(r"^\.+", "_", clean)
+    while len(clean.encode()) > MAX_NAME_BYTES:
+        clean = clean[:-1]
+    return clean or "run"
+
+
+# Run folders that a writer of this process has open: a second job of the same name, beside the
+# first, gets a folder of its own, while one that comes after it goes on in the same folder.
+_open_folders: set[str] = set()
+_open_lock = threading.Lock()
+
+
+def _held_by_other(folder: Path) -> bool:
+    """Does another live process write this run? (Its own meta.json names it.)"""
+    try:
+        raw = json.loads((folder / META_FILE).read_bytes())
+        pid, started, host = raw["pid"], raw.get("process_started"), raw.get("host")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return False
+    if pid == os.getpid() or not isinstance(pid, int):
+        return False
+    return is_alive(pid, started, host) is True
+
+
+def claim_run(runs: str | os.PathLike[str], name: str | None, default: str = "run") -> Path:
+    """The folder that a job called ``name`` writes to, below ``runs``.
+
+    With a name: that folder, so that a resumed job goes on in its own journal. Without: a fresh
+    one, called after ``default`` and the time. A folder that another live job is writing is never
+    shared: the new one is called ``name-2``, ``name-3`` and so on. Nothing is created yet.
+    """
+    base = folder_name(name if name else f"{default}-{time.strftime('%Y%m%d-%H%M%S')}")
+    for number in range(1, 10_000):
+        folder = Path(runs) / (base if number == 1 else f"{base}-{number}")
+        key = os.path.abspath(folder)
+        with _open_lock:
+            if key in _open_folders or (name is None and os.path.lexists(folder)):
+                continue
+            if name is not None and _held_by_other(folder):
+                continue
+            _open_folders.add(key)
+            return folder
+    raise ValueError(
+        f"There are already 9,999 live runs called {base!r}; expected a free name. "
+        f"Received: name={name!r}"
+    )
+
+
+def release_run(folder: Path) -> None:
+    """A later writer of this process may go on in ``folder``."""
+    with _open_lock:
+        _open_folders.discard(os.path.abspath(folder))

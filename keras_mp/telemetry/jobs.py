@@ -1,0 +1,313 @@
+"""What a job has said so far: the fold of a run's records.
+
+    job = Job("resnet50")
+    for record in JournalFile("runs/resnet50/events-0.jsonl").read():
+        job.apply(record)
+    print(job.name, job.step, job.loss, job.scale)
+    steps, loss = job.series["step"], job.series["loss"]      # NumPy views, for a chart
+
+``runs.RunsFolder`` does this for all runs of a folder. No backend, no Keras, no UI. All times are
+seconds since the epoch, durations seconds, memory bytes, shares 0 to 1; ``None`` is "not known", in
+arrays NaN. ``health.verdict(job, now)`` says how a job is doing.
+"""
+
+import math
+from collections import deque
+from pathlib import Path
+
+from keras_mp.telemetry import records as r
+from keras_mp.telemetry.series import Series
+
+# Single skipped steps kept with their layer; the total is counted for ever.
+MAX_OVERFLOWS = 20_000
+MAX_ALERTS = 1_000
+MAX_LAYERS = 2_000
+
+
+class Rank:
+    """The latest of one process of a job (the others of a data-parallel job beside rank 0)."""
+
+    def __init__(self, rank: int):
+        self.rank = rank
+        self.step = 0
+        self.time: float | None = None
+        self.pid: int | None = None
+        self.samples_per_second: float | None = None
+        self.memory: r.Memory | None = None
+        self.end: r.End | None = None
+
+
+class Job:
+    """One run: latest values, counters, and series.
+
+    Attributes:
+        run_id: Name of the run's folder. folder: its path (a text for remote runs).
+        meta: ``meta.json``; None while it is missing or damaged.
+        step, epoch: The last ones said. started, last_time: of the first and last record.
+        latest: The last ``Step`` record; memory, last_epoch, end likewise.
+        resumed: How often the run was started again.
+        series: A point per ``Step``: loss, scale, skipped, applied, samples_per_second,
+            steps_per_second, step_time_p50, step_time_p95, grad_norm, good_steps, epoch, and
+            ``metric:<name>`` for each metric.
+        scales: The loss scale, step by step where it changed: column scale. At a skipped step there
+            are two points, the scale it used and the one after.
+        memories: device_allocated, device_peak, device_reserved, process_resident.
+        epochs: A point per epoch: seconds and ``log:<name>`` for each log (step is the epoch).
+        overflows: The latest skipped steps, oldest first (at most 20,000).
+        overflow_count: Skipped steps in the journal, all of them.
+        numerics: (layer, tensor) -> the last ``Numerics`` record of it.
+        alerts: The latest alerts. results: the user's own measures, such as {"hits": 0.703}.
+        nan_step: First step of a window without any finite loss; None if there was none.
+        ranks: rank -> Rank, for each process that wrote.
+        records, corrupt: Lines read; lines that were damaged.
+        problems: What could not be read, in sentences.
+        loading: Share of the journal read so far; below 1 only the latest state is right.
+    """
+
+    def __init__(self, run_id: str, folder: Path | str = ""):
+        self.run_id = run_id
+        self.folder = folder
+        self.meta: r.Meta | None = None
+        self.step = 0
+        self.epoch: int | None = None
+        self.started: float | None = None
+        self.last_time: float | None = None
+        self.latest: r.Step | None = None
+        self.memory: r.Memory | None = None
+        self.last_epoch: r.Epoch | None = None
+        self.end: r.End | None = None
+        self.resumed = 0
+        self.series = Series("loss")
+        self.scales = Series("scale")
+        self.memories = Series("device_peak")
+        self.epochs = Series("seconds")
+        self.overflows: deque[r.Overflow] = deque(maxlen=MAX_OVERFLOWS)
+        self.overflow_count = 0
+        self.numerics: dict[tuple[str, str], r.Numerics] = {}
+        self.alerts: deque[r.Alert] = deque(maxlen=MAX_ALERTS)
+        self.results: dict[str, float] = {}
+        self.nan_step: int | None = None
+        self.ranks: dict[int, Rank] = {}
+        self.records = 0
+        self.corrupt = 0
+        self.problems: list[str] = []
+        self.loading = 1.0
+        self.version = 0
+        self._lead: int | None = None  # the rank whose steps are drawn
+
+    # What it runs.
+
+    @property
+    def name(self) -> str:
+        return self.meta.name if self.meta and self.meta.name else self.run_id
+
+    @property
+    def policy(self) -> str | None:
+        return self.meta.policy if self.meta else None
+
+    @property
+    def scaled(self) -> bool:
+        """Whether the job has a loss scale."""
+        return self.scale is not None or bool(self.meta and self.meta.scaler)
+
+    # The latest values.
+
+    @property
+    def loss(self) -> float | None:
+        return self.latest.loss if self.latest else None
+
+    @property
+    def scale(self) -> float | None:
+        return self.latest.scale if self.latest else None
+
+    @property
+    def skipped(self) -> int | None:
+        """Steps skipped over the optimizer's life."""
+        return self.latest.skipped if self.latest else None
+
+    @property
+    def skipped_share(self) -> float | None:
+        """Skipped of all attempted steps, 0 to 1."""
+        skipped, step = self.skipped, self.step
+        if skipped is None or not step:
+            return None
+        applied = self.latest.applied if self.latest else None
+        total = skipped + applied if applied is not None else step
+        return min(1.0, skipped / total) if total else None
+
+    @property
+    def samples_per_second(self) -> float | None:
+        """Of the last windows (median of five), all ranks together."""
+        rates = [x for x in self.series["samples_per_second"][-5:] if math.isfinite(x)]
+        if not rates:
+            return None
+        own = sorted(rates)[len(rates) // 2]
+        others = [rank for n, rank in self.ranks.items() if n != self._lead]
+        return own + sum(rank.samples_per_second or 0.0 for rank in others)
+
+    @property
+    def steps_per_second(self) -> float | None:
+        """Of the last windows (median of five), the lead rank's."""
+        rates = [x for x in self.series["steps_per_second"][-5:] if math.isfinite(x)]
+        return sorted(rates)[len(rates) // 2] if rates else None
+
+    @property
+    def useful_steps_per_second(self) -> float | None:
+        """Steps a second without the skipped ones."""
+        rate, share = self.steps_per_second, self.skipped_share
+        return None if rate is None else rate * (1.0 - (share or 0.0))
+
+    @property
+    def planned_steps(self) -> int | None:
+        meta = self.meta
+        if meta is None:
+            return None
+        if meta.planned_steps is not None:
+            return meta.planned_steps
+        if meta.planned_epochs is not None and meta.steps_per_epoch is not None:
+            return meta.planned_epochs * meta.steps_per_epoch
+        return None
+
+    @property
+    def progress(self) -> float | None:
+        """Share of the planned steps done, 0 to 1."""
+        planned = self.planned_steps
+        return min(1.0, self.step / planned) if planned else None
+
+    @property
+    def eta_seconds(self) -> float | None:
+        """Seconds of work left at the recent rate; None when ended or not known."""
+        planned, rate = self.planned_steps, self.wall_steps_per_second
+        if planned is None or not rate or self.end is not None:
+            return None
+        return max(0.0, (planned - self.step) / rate)
+
+    @property
+    def wall_steps_per_second(self) -> float | None:
+        """Recent steps by the wall clock, validation and checkpoints included (for the ETA)."""
+        step, time = self.series["step"][-100:], self.series["time"][-100:]
+        if len(step) < 2 or not time[-1] > time[0]:
+            return self.steps_per_second
+        return float((step[-1] - step[0]) / (time[-1] - time[0]))
+
+    @property
+    def memory_bytes(self) -> int | None:
+        """What the table shows: the device's peak where there is a device, else the process."""
+        m = self.memory
+        if m is None:
+            return None
+        device = m.device_peak if m.device_peak is not None else m.device_allocated
+        return device if device is not None else m.process_resident
+
+    def skips_within(self, steps: int) -> int:
+        """Skipped steps among the last ``steps`` attempted ones."""
+        first = self.step - steps
+        count = 0
+        for overflow in reversed(self.overflows):
+            if overflow.step <= first:
+                break
+            count += 1
+        return count
+
+    # The fold.
+
+    def apply(self, record: r.Record, rank: int = 0) -> None:
+        """Take one record in. Records of one rank come in the order they were written."""
+        self.records += 1
+        self.version += 1
+        state = self.ranks.get(rank)
+        if state is None:
+            state = self.ranks[rank] = Rank(rank)
+            self._lead = min(self.ranks)
+        state.time = max(state.time or record.time, record.time)
+        self.started = record.time if self.started is None else self.started
+        self.last_time = max(self.last_time or record.time, record.time)
+        lead = rank == self._lead
+        match record:
+            case r.Start():
+                state.pid, state.end = record.pid, None
+                if lead:
+                    self._start(record)
+            case r.Step():
+                state.step, state.end = record.step, None
+                if record.samples is not None and record.seconds and not record.compiling:
+                    state.samples_per_second = record.samples / record.seconds
+                if lead:
+                    self._step(record)
+            case r.Overflow() if lead:
+                self._overflow(record)
+            case r.Memory():
+                state.memory = record
+                if lead:
+                    self._memory(record)
+            case r.Epoch() if lead:
+                self.last_epoch, self.epoch = record, record.epoch
+                logs = {f"log:{k}": v for k, v in record.logs.items()}
+                self.epochs.append(record.epoch, record.time, {"seconds": record.seconds, **logs})
+            case r.Numerics():
+                key = (record.layer, record.tensor)
+                if key in self.numerics or len(self.numerics) < MAX_LAYERS:
+                    self.numerics[key] = record
+            case r.Alert():
+                self.alerts.append(record)
+            case r.Result():
+                if len(self.results) < MAX_LAYERS:
+                    self.results.update(record.values)
+            case r.End():
+                state.end = record
+                if lead or record.status == "failed":
+                    self.end = record
+
+    def _start(self, record: r.Start) -> None:
+        if record.seq == 0 or self.end is not None:
+            self.resumed += self.records > 1
+            self.end = None
+            self.results = {}
+
+    def _step(self, record: r.Step) -> None:
+        if record.step <= self.step:
+            self._rewind(record.step - record.steps + 1)
+        self.step, self.latest, self.end = record.step, record, None
+        self.epoch = record.epoch if record.epoch is not None else self.epoch
+        if record.loss is not None and not math.isfinite(record.loss) and self.nan_step is None:
+            self.nan_step = record.step
+        pace: dict[str, float | None] = {}
+        if record.seconds and not record.compiling:
+            pace["steps_per_second"] = record.steps / record.seconds
+            if record.samples is not None:
+                pace["samples_per_second"] = record.samples / record.seconds
+        names = ("loss", "scale", "skipped", "applied", "step_time_p50", "step_time_p95")
+        values: dict[str, float | None] = {n: getattr(record, n) for n in names}
+        values |= {"grad_norm": record.grad_norm, "good_steps": record.good_steps}
+        values |= {"epoch": record.epoch, **pace}
+        values |= {f"metric:{k}": v for k, v in record.metrics.items()}
+        self.series.append(record.step, record.time, values)
+        if record.scale is not None:
+            point = {"scale": record.scale}
+            self.scales.append(record.step, record.time, point, replace=False)
+
+    def _overflow(self, record: r.Overflow) -> None:
+        if record.step <= self.step:
+            self._rewind(record.step)
+        self.overflows.append(record)
+        self.overflow_count += 1
+        for value in (record.scale_before, record.scale_after):
+            if value is not None:
+                self.scales.append(record.step, record.time, {"scale": value}, replace=False)
+
+    def _memory(self, record: r.Memory) -> None:
+        self.memory = record
+        names = ("device_allocated", "device_peak", "device_reserved", "process_resident")
+        values = {n: getattr(record, n) for n in names}
+        self.memories.append(record.step, record.time, values)
+
+    def _rewind(self, step: int) -> None:
+        """The job was resumed from before ``step``: what came after is of lost work."""
+        self.step = min(self.step, max(0, step - 1))
+        for series in (self.series, self.scales, self.memories):
+            series.rewind(step)
+        while self.overflows and self.overflows[-1].step >= step:
+            self.overflows.pop()
+            self.overflow_count -= 1
+        if self.nan_step is not None and self.nan_step >= step:
+            self.nan_step = None

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,13 +11,10 @@ from tui.drawing import raster
 from tui.drawing.axis import Axis, Kind, best_kind, value_axis
 from tui.drawing.downsample import Columns, Floats, bridge, minmax
 from tui.drawing.raster import Charset
+from tui.drawing.roles import Piece, Role, Row
 from tui.drawing.text import fit
 
-# What a piece of text is; the widget turns it into a style.
-Role = Literal["title", "note", "axis", "base", "tick", "bad", "line", "line2", "line3", "empty"]
-Piece = tuple[str, Role]
-
-LINES: tuple[Role, ...] = ("line", "line2", "line3")
+LINES: tuple[Role, ...] = ("line", "line2", "line3", "line4")
 
 
 @dataclass(frozen=True)
@@ -56,15 +52,15 @@ class Chart:
     empty: str = "no data yet"
 
 
-def draw(chart: Chart, width: int, height: int, charset: Charset) -> list[list[Piece]]:
+def draw(chart: Chart, width: int, height: int, charset: Charset) -> list[Row]:
     """The chart in exactly ``height`` rows of ``width`` cells, each row as pieces of text."""
-    title = [(fit(chart.title, min(width, cell_len(chart.title))), "title")]
-    rows: list[list[Piece]] = [_padded([*title, (f"  {chart.note}", "note")], width)]
+    title: Row = [(fit(chart.title, min(width, cell_len(chart.title))), "strong")]
+    rows: list[Row] = [padded([*title, (f"  {chart.note}", "text")], width)]
     plot_rows = height - 2 - (chart.x_label is not None)
     span = chart.span or _span(chart.series)
     if plot_rows < 1 or span is None:
-        rows += [_padded([(chart.empty, "empty")], width)]
-        rows += [_padded([], width) for _ in range(height - 2)]
+        rows += [padded([(chart.empty, "muted")], width)]
+        rows += [padded([], width) for _ in range(height - 2)]
         return rows[:height]
     axis = _axis(chart, span, plot_rows)
     gutter = max((cell_len(text) for text in axis.labels), default=0) + 1
@@ -73,7 +69,7 @@ def draw(chart: Chart, width: int, height: int, charset: Charset) -> list[list[P
     if chart.x_label is not None:
         first, final = chart.x_label(span[0]), chart.x_label(span[1])
         room = columns - cell_len(first)
-        rows.append(_padded([(" " * gutter + first + fit(final, room, right=True), "axis")], width))
+        rows.append(padded([(" " * gutter + first + fit(final, room, right=True), "muted")], width))
     return rows
 
 
@@ -114,7 +110,7 @@ def _plot(
     columns: int,
     plot_rows: int,
     charset: Charset,
-) -> list[list[Piece]]:
+) -> list[Row]:
     shape = (plot_rows * charset.down, columns * charset.across)
     everything = np.zeros(shape, np.bool_)
     bad = np.zeros(columns, np.bool_)
@@ -135,15 +131,15 @@ def _plot(
         owner[raster.occupied(dots, charset)] = number
     text = raster.encode(everything, charset)
     marks = _tick_rows(axis, shape[0], charset.down)
-    out: list[list[Piece]] = []
+    out: list[Row] = []
     for row in range(plot_rows):
         label = marks.get(row)
         left = " " * gutter if label is None else fit(label, gutter - 1, right=True) + "┤"
-        pieces: list[Piece] = [(left, "axis")]
+        pieces: Row = [(left, "muted")]
         changes = np.flatnonzero(np.diff(owner[row])) + 1
         for start, stop in zip([0, *changes], [*changes, columns], strict=True):
             number = int(owner[row, start])
-            role: Role = LINES[(number - 1) % len(LINES)] if number else "axis"
+            role: Role = LINES[(number - 1) % len(LINES)] if number else "text"
             pieces.append((text[row][start:stop], role))
         out.append(pieces)
     out.append(_base(chart.ticks, bad, span, gutter))
@@ -159,9 +155,7 @@ def _tick_rows(axis: Axis, dot_rows: int, down: int) -> dict[int, str]:
     return rows
 
 
-def _base(
-    ticks: Floats, bad: NDArray[np.bool_], span: tuple[float, float], gutter: int
-) -> list[Piece]:
+def _base(ticks: Floats, bad: NDArray[np.bool_], span: tuple[float, float], gutter: int) -> Row:
     """The base line: a tick under each marked position, a cross under each value not finite."""
     columns = len(bad)
     inside = ticks[(ticks >= span[0]) & (ticks <= span[1])]
@@ -169,7 +163,7 @@ def _base(
     kinds = np.zeros(columns, np.int64)
     kinds[np.minimum(at, columns - 1)] = 1
     kinds[bad] = 2
-    pieces: list[Piece] = [(" " * (gutter - 1) + "└", "base")]
+    pieces: Row = [(" " * (gutter - 1) + "└", "faint")]
     changes = np.flatnonzero(np.diff(kinds)) + 1
     for start, stop in zip([0, *changes], [*changes, columns], strict=True):
         character, role = _BASE[int(kinds[start])]
@@ -177,16 +171,16 @@ def _base(
     return pieces
 
 
-_BASE: tuple[Piece, ...] = (("─", "base"), ("┴", "tick"), ("×", "bad"))
+_BASE: tuple[Piece, ...] = (("─", "faint"), ("┴", "tick"), ("×", "bad"))
 
 
-def _padded(pieces: list[Piece], width: int) -> list[Piece]:
+def padded(pieces: Row, width: int) -> Row:
     """Cut or filled up to ``width`` cells."""
-    out: list[Piece] = []
+    out: Row = []
     left = width
     for text, role in pieces:
         text = fit(text, min(left, cell_len(text)))
         left -= cell_len(text)
         if text:
             out.append((text, role))
-    return [*out, (" " * left, "empty")] if left > 0 else out
+    return [*out, (" " * left, "muted")] if left > 0 else out

@@ -1,0 +1,74 @@
+"""Widgets that draw rows of (text, role) and repaint only the rows that changed."""
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from rich.segment import Segment
+from textual.geometry import Region
+from textual.strip import Strip
+from textual.widget import Widget
+
+from tui.drawing.chart import padded
+from tui.drawing.roles import ROLES, Role, Row
+
+# ``app.tcss`` says what each looks like. To be named by each class that draws roles: Textual
+# collects component classes along the first base only.
+ROLE_CLASSES = {f"role--{role}" for role in ROLES}
+
+
+def role_strip(widget: Widget, row: Row, over: Role | None = None) -> Strip:
+    """A row in the widget's styles.
+
+    Args:
+        over: A role whose style lies under each piece: a selected row.
+    """
+    under = () if over is None else (f"role--{over}",)
+    segments = []
+    for text, role in row:
+        style = widget.get_component_rich_style(*under, f"role--{role}", partial=True)
+        segments.append(Segment(text, style))
+    return Strip(segments)
+
+
+class Lines(Widget):
+    """A widget whose whole content is rows of text made by ``rows``.
+
+    Call ``redraw`` when what it shows may have changed: rows that came out equal are not repainted,
+    so that a quiet dashboard sends nothing to the terminal.
+    """
+
+    ALLOW_SELECT = False
+    COMPONENT_CLASSES: ClassVar[set[str]] = ROLE_CLASSES
+
+    def __init__(self, *, id: str | None = None, classes: str | None = None):
+        super().__init__(id=id, classes=classes)
+        self._shown: list[Row] = []
+
+    def rows(self, width: int, height: int) -> Sequence[Row]:
+        """The rows to show, at most ``height``; each is cut or filled to ``width``."""
+        raise NotImplementedError
+
+    def redraw(self) -> None:
+        width, height = self.content_size
+        if not width or not height or not self.is_mounted:
+            return
+        fresh = [padded(row, width) for row in self.rows(width, height)[:height]]
+        fresh += [padded([], width)] * (height - len(fresh))
+        dirty = [y for y in range(height) if y >= len(self._shown) or fresh[y] != self._shown[y]]
+        self._shown = fresh
+        left, top = self.gutter.left, self.gutter.top
+        if dirty:
+            self.refresh(*(Region(left, top + y, width, 1) for y in dirty))
+
+    def on_resize(self) -> None:
+        self._shown = []
+        self.redraw()
+
+    def render_line(self, y: int) -> Strip:
+        if y >= len(self._shown):
+            return Strip.blank(self.content_size.width)
+        return role_strip(self, self._shown[y])
+
+    def text(self) -> list[str]:
+        """What is shown, as plain rows (for copying and for tests)."""
+        return ["".join(piece for piece, _ in row) for row in self._shown]

@@ -5,6 +5,10 @@ BACKEND ?= torch
 VENV    := .venv
 BIN     := $(VENV)/bin
 STAMP   := $(VENV)/.installed
+PIP     := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+
+TORCH       := $(shell grep '^torch==' constraints.txt)
+TORCH_INDEX := https://download.pytorch.org/whl/cpu
 
 # Threads that fight over two cores are slower than one.
 export OMP_NUM_THREADS        ?= 1
@@ -45,10 +49,16 @@ screenshots: install   ## draw docs/*.svg from the recorded journals with the re
 
 install: $(STAMP)
 
+# torch's CPU build: the plain one brings several gigabytes of CUDA on Linux. Where the configured
+# index has no CPU build, PyTorch's own has; elsewhere than Linux the plain one is for the CPU.
 $(STAMP): pyproject.toml constraints.txt
-	@test -d $(VENV) || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev,torch,jax]' tensorflow-cpu
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "installing into $(VENV): minutes the first time"
+	@if [ "$$(uname -s)" = Linux ]; then \
+	  $(PIP) $(TORCH)+cpu 2>/dev/null || $(PIP) --extra-index-url $(TORCH_INDEX) $(TORCH)+cpu || \
+	  echo "no CPU build of $(TORCH) was found: taking the plain one, which brings CUDA"; \
+	fi
+	@$(PIP) -e '.[dev,torch,jax]' tensorflow-cpu
 	@touch $@
 
 clean:

@@ -1,19 +1,19 @@
 """One suite, run once per backend: ``KERAS_BACKEND=torch pytest``.
 
-A module that needs a backend says ``pytestmark = pytest.mark.backend``. The Makefile runs everything
-on torch, and the marked modules again on tensorflow and jax.
+A module that needs a backend says ``pytestmark = pytest.mark.backend``. The Makefile runs
+everything on torch, and the marked modules again on tensorflow and jax.
 """
 
 import os
 
 os.environ.setdefault("KERAS_BACKEND", "torch")
-# Two cores are shared by the test processes: threads that fight are slower than one (reference/paper.md 2.0).
+# The cores are shared by the test processes: threads that fight are slower than one.
 for variable in ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS"):
     os.environ.setdefault(variable, "1")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
 
-import pytest
+import pytest  # noqa: E402 - the environment must be set before anything is imported
 
 
 @pytest.fixture(autouse=True)

@@ -1,0 +1,129 @@
+"""The loss scale's state as variables on the device, and its update in keras.ops.
+
+``advance`` is ``state.update`` without branches, for kernels that must not ask the host (graphs,
+jit). It is tested for equality with the reference, field by field, over random sequences.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from keras import ops
+
+from keras_mp.scaling.state import COUNTER_MAX, ScaleConfig, ScaleState
+
+# The rows of the counters variable.
+HYSTERESIS_LEFT, SKIPPED, APPLIED, CONSECUTIVE_SKIPS = range(4)
+
+
+class Values(NamedTuple):
+    """The scaler's state as tensors.
+
+    Attributes:
+        scale: float32, shape (). good_steps: int32, shape ().
+        counters: int32, shape (4,): hysteresis left, skipped, applied, consecutive skips.
+    """
+
+    scale: Any
+    good_steps: Any
+    counters: Any
+
+
+class DeviceState:
+    """The scaler's three variables, created on an optimizer.
+
+    ``dynamic_scale`` and ``step_counter`` carry the names (and so the checkpoint keys) of
+    ``keras.optimizers.LossScaleOptimizer``.
+    """
+
+    def __init__(self, optimizer: Any, config: ScaleConfig):
+        start = ScaleState.initial(config)
+        self.config = config
+        self.scale = _variable(optimizer, "dynamic_scale", "float32", np.float32(start.scale))
+        self.good_steps = _variable(optimizer, "step_counter", "int32", np.int32(start.good_steps))
+        self.counters = _variable(optimizer, "counters", "int32", _counters(start))
+
+    @property
+    def variables(self) -> list[Any]:
+        return [self.scale, self.good_steps, self.counters]
+
+    def values(self) -> Values:
+        return Values(*(ops.convert_to_tensor(v) for v in self.variables))
+
+    def assign(self, values: Values) -> None:
+        for variable, value in zip(self.variables, values, strict=True):
+            variable.assign(value)
+
+    def read(self) -> ScaleState:
+        """The state on the host. Three small copies from the device."""
+        scale, good, counters = (ops.convert_to_numpy(v) for v in self.variables)
+        left, skipped, applied, run = (int(c) for c in counters)
+        return ScaleState(float(scale), int(good), left, skipped, applied, run)
+
+    def write(self, state: ScaleState) -> None:
+        self.scale.assign(np.float32(state.scale))
+        self.good_steps.assign(np.int32(state.good_steps))
+        self.counters.assign(_counters(state))
+
+
+def advance(values: Values, finite: Any, updated: Any, config: ScaleConfig) -> Values:
+    """``state.update`` on tensors, by selection.
+
+    Args:
+        values: The state before the step.
+        finite: bool tensor, shape (): every gradient of the step was finite.
+        updated: bool (tensor or Python): the clean step was an update, not only a micro-batch.
+        config: How the scale moves.
+    """
+    scale, good, counters = values
+    left, run = counters[HYSTERESIS_LEFT], counters[CONSECUTIVE_SKIPS]
+    ok = ops.cast(finite, "int32")
+    bad = 1 - ok
+    skipped = _saturating_add(counters[SKIPPED], bad)
+    applied = _saturating_add(counters[APPLIED], ok)
+    run = _saturating_add(run, bad) * bad
+    if config.dynamic:
+        if config.counts == "micro_batches":
+            updated = True
+        counted = good + ops.cast(updated, "int32")
+        grow = ops.logical_and(finite, counted >= config.growth_interval)
+        left_bad = ops.maximum(left - 1, 0)
+        back_off = ops.logical_and(ops.logical_not(finite), ops.equal(left_bad, 0))
+        grown = ops.minimum(scale * np.float32(config.growth_factor), np.float32(config.max_scale))
+        backed = ops.maximum(
+            scale * np.float32(config.backoff_factor), np.float32(config.min_scale)
+        )
+        scale = ops.where(grow, grown, ops.where(back_off, backed, scale))
+        good = ops.where(finite, ops.where(grow, config.grown_good_steps, counted), 0)
+        if config.start_good_steps:
+            good = ops.where(finite, good, config.start_good_steps)
+        refill = finite if config.hysteresis_refill == "finite" else grow
+        left = ops.where(refill, config.hysteresis, ops.where(finite, left, left_bad))
+    return Values(
+        ops.cast(scale, "float32"),
+        ops.cast(good, "int32"),
+        ops.stack([ops.cast(c, "int32") for c in (left, skipped, applied, run)]),
+    )
+
+
+def _saturating_add(counter: Any, amount: Any) -> Any:
+    """counter + amount (0 or 1), staying at COUNTER_MAX; the sum itself would wrap around."""
+    return ops.where(counter < COUNTER_MAX, counter + amount, counter)
+
+
+def _counters(state: ScaleState) -> np.ndarray:
+    return np.array(
+        [state.hysteresis_left, state.skipped, state.applied, state.consecutive_skips], np.int32
+    )
+
+
+def _variable(optimizer: Any, name: str, dtype: str, value: Any) -> Any:
+    value = np.asarray(value)
+    # By the initializer and not by assign: TensorFlow lifts the one out of a traced train step,
+    # and would run the other at every step.
+    return optimizer.add_variable(
+        shape=value.shape,
+        dtype=dtype,
+        initializer=lambda shape, dtype: ops.convert_to_tensor(value, dtype=dtype),
+        aggregation="only_first_replica",
+        name=name,
+    )

@@ -1,0 +1,339 @@
+"""LossScaleOptimizer: a thin adapter from Keras to the scale's state and a backend's kernel."""
+
+import warnings
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_mp.scaling.device_state import DeviceState
+from keras_mp.scaling.kernels import kernel_for
+from keras_mp.scaling.presets import resolve
+from keras_mp.scaling.state import ScaleConfig
+
+
+def _forwarded(name: str) -> property:
+    """A public attribute of ``keras.optimizers.Optimizer`` that belongs to the inner optimizer."""
+
+    def get(self: Any) -> Any:
+        return getattr(self.inner_optimizer, name)
+
+    def set(self: Any, value: Any) -> None:
+        # Keras' base constructor sets its defaults before there is an inner optimizer.
+        if "inner_optimizer" in self.__dict__:
+            setattr(self.inner_optimizer, name, value)
+
+    return property(get, set, doc=f"``{name}`` of the inner optimizer.")
+
+
+@keras.saving.register_keras_serializable(package="keras_mp")
+class LossScaleOptimizer(keras.optimizers.LossScaleOptimizer):
+    """Wraps any Keras optimizer: scales the loss, skips overflowed steps, moves the scale.
+
+    The algorithm (``keras_mp.scaling.state.update`` is its reference):
+
+    ```
+    if every gradient is finite:                    # Micikevicius et al. 2018, 3.2
+        inner_optimizer.apply(gradients / scale)
+        good_steps += 1
+        if good_steps == growth_interval:
+            scale = min(scale * growth_factor, max_scale)
+            good_steps = 0
+    else:                                           # overflow: nothing but the scale changes
+        good_steps = 0
+        hysteresis_left -= 1
+        if hysteresis_left <= 0:
+            scale = max(scale * backoff_factor, min_scale)
+    ```
+
+    Args:
+        inner_optimizer: A Keras optimizer, its name, or its config.
+        scale: "dynamic"; a number (a static scale); a preset ("keras", "torch", "apex",
+            "megatron", "deepspeed", "flax", "paper"); or a ``ScaleConfig``. Defaults to "dynamic".
+        initial_scale, growth_interval, growth_factor, backoff_factor, hysteresis, min_scale,
+            max_scale, on_exhausted: Replace the preset's field of that name (see ``ScaleConfig``).
+            The defaults of "dynamic": 2**15, 2000, 2, 0.5, 1, 2**-14, 2**24, "warn".
+        attribution: Keep which variables were not finite. Defaults to True.
+        name: Name of the optimizer.
+        dynamic_growth_steps, dynamic: The names that Keras and tf.keras use for
+            ``growth_interval`` and for a static scale (``dynamic=False``).
+
+    Raises:
+        ValueError, TypeError: For an argument out of range, naming it.
+    """
+
+    def __init__(
+        self,
+        inner_optimizer: Any,
+        scale: Any = "dynamic",
+        initial_scale: float | None = None,
+        growth_interval: int | None = None,
+        growth_factor: float | None = None,
+        backoff_factor: float | None = None,
+        hysteresis: int | None = None,
+        min_scale: float | None = None,
+        max_scale: float | None = None,
+        on_exhausted: str | None = None,
+        attribution: bool = True,
+        name: str | None = None,
+        dynamic_growth_steps: int | None = None,
+        dynamic: bool | None = None,
+        **kwargs: Any,
+    ):
+        inner_optimizer = _unwrapped(keras.optimizers.get(inner_optimizer))
+        if dynamic_growth_steps is not None:
+            growth_interval = _same("growth_interval", growth_interval, dynamic_growth_steps)
+        if dynamic is False and scale == "dynamic":
+            scale, initial_scale = (2.0**15 if initial_scale is None else initial_scale), None
+            growth_interval = None
+        fixed = inner_optimizer.loss_scale_factor
+        if fixed is not None:
+            scale = _take_over_fixed_scale(scale, fixed)
+        preset, config = resolve(
+            scale,
+            initial_scale=initial_scale,
+            growth_interval=growth_interval,
+            growth_factor=growth_factor,
+            backoff_factor=backoff_factor,
+            hysteresis=hysteresis,
+            min_scale=min_scale,
+            max_scale=max_scale,
+            on_exhausted=on_exhausted,
+        )
+        super().__init__(
+            inner_optimizer,
+            initial_scale=config.initial_scale,
+            dynamic_growth_steps=config.growth_interval,
+            name=name,
+            **kwargs,
+        )
+        self.preset = preset
+        self.config: ScaleConfig = config
+        self.attribution = bool(attribution)
+        # Set past attribute tracking: what Keras tracks on an optimizer lands in checkpoints.
+        object.__setattr__(self, "_state", None)
+        object.__setattr__(self, "_kernel", None)
+
+    # What belongs to the optimizer inside.
+    weight_decay = _forwarded("weight_decay")
+    clipnorm = _forwarded("clipnorm")
+    global_clipnorm = _forwarded("global_clipnorm")
+    clipvalue = _forwarded("clipvalue")
+    use_ema = _forwarded("use_ema")
+    ema_momentum = _forwarded("ema_momentum")
+    ema_overwrite_frequency = _forwarded("ema_overwrite_frequency")
+    gradient_accumulation_steps = _forwarded("gradient_accumulation_steps")
+
+    def build(self, variables: Any) -> None:
+        """Create the scaler's variables and build the inner optimizer on ``variables``."""
+        if self.built:
+            return
+        variables = list(variables)
+        if not self.inner_optimizer.built:
+            self.inner_optimizer.build(variables)
+        object.__setattr__(self, "_trainable_variables", variables)
+        for i, variable in enumerate(variables):
+            self._trainable_variables_indices[self._var_key(variable)] = i
+        object.__setattr__(self, "_state", DeviceState(self, self.config))
+        object.__setattr__(self, "_kernel", kernel_for(self))
+        self.built = True
+
+    @property
+    def variables(self) -> list[Any]:
+        """The scaler's variables, then the inner optimizer's."""
+        own = [] if self._state is None else self._state.variables
+        return [*own, *self.inner_optimizer.variables]
+
+    # The step.
+
+    def scale_loss(self, loss: Any) -> Any:
+        """The loss multiplied by the current scale (a scalar tensor of the loss' dtype)."""
+        if self._state is None:
+            return ops.multiply(loss, self.config.initial_scale)
+        return self._kernel.scale_loss(loss)
+
+    def apply(self, grads: Any, trainable_variables: Any = None) -> None:
+        """Unscale the gradients and update the variables; skip the step if one is not finite.
+
+        Args:
+            grads: Gradients of the scaled loss, one a variable; None where there is none.
+            trainable_variables: The variables. Defaults to those the optimizer was built with.
+        """
+        grads = list(grads)
+        if not grads:
+            return
+        if not self.built:
+            if trainable_variables is None:
+                raise ValueError(
+                    "`apply` needs `trainable_variables` on its first call, or a call of "
+                    "`optimizer.build(trainable_variables)` before it. "
+                    "Received: trainable_variables=None"
+                )
+            with keras.name_scope(self.name, caller=self):
+                self.build(trainable_variables)
+        variables = self._trainable_variables if trainable_variables is None else None
+        if variables is None:
+            variables = list(trainable_variables)
+        if len(grads) != len(variables):
+            raise ValueError(
+                "`grads` must hold one gradient (or None) a variable. "
+                f"Received: {len(grads)} gradients for {len(variables)} variables"
+            )
+        self._kernel.apply(grads, variables)
+
+    def apply_gradients(self, grads_and_vars: Any) -> Any:
+        """``apply`` on (gradient, variable) pairs; returns ``iterations``, as tf.keras does."""
+        grads, variables = zip(*grads_and_vars, strict=True)
+        self.apply(list(grads), list(variables))
+        return self.iterations
+
+    def stateless_apply(
+        self, optimizer_variables: Any, grads: Any, trainable_variables: Any
+    ) -> tuple[list[Any], list[Any]]:
+        """``apply`` without side effects: (new trainable values, new optimizer values)."""
+        if not self.built:
+            raise ValueError(
+                f"To call `stateless_apply`, {type(self).__name__} must be built: call "
+                "`optimizer.build(trainable_variables)` first."
+            )
+        if len(optimizer_variables) != len(self.variables):
+            raise ValueError(
+                "`optimizer_variables` must hold one tensor for each of `optimizer.variables` "
+                f"({len(self.variables)}). Received: {len(optimizer_variables)} tensors"
+            )
+        return self._kernel.stateless_apply(
+            list(optimizer_variables), list(grads), list(trainable_variables)
+        )
+
+    # What happened, for the host.
+
+    @property
+    def loss_scale(self) -> float:
+        """The loss scale of the next step. Reads the device."""
+        if self._state is None:
+            return self.config.initial_scale
+        return float(ops.convert_to_numpy(self._state.scale))
+
+    @property
+    def skipped_steps(self) -> int:
+        """Steps skipped so far. Reads the device."""
+        return 0 if self._state is None else self._state.read().skipped
+
+    @property
+    def applied_steps(self) -> int:
+        """Steps whose gradients were used so far. Reads the device."""
+        return 0 if self._state is None else self._state.read().applied
+
+    @property
+    def last_step_finite(self) -> bool | None:
+        """Whether the last step was applied; None before the first. Reads the device."""
+        if self._state is None:
+            return None
+        state = self._state.read()
+        return None if state.step == 0 else state.consecutive_skips == 0
+
+    # The names of Keras and tf.keras.
+
+    @property
+    def dynamic_scale(self) -> Any:
+        """The loss scale's variable (float32, shape ()), under Keras' name."""
+        if self._state is None:
+            raise AttributeError("`dynamic_scale` exists once the optimizer is built.")
+        return self._state.scale
+
+    @property
+    def step_counter(self) -> Any:
+        """Clean updates towards growth (int32 variable, shape ()), under Keras' name."""
+        if self._state is None:
+            raise AttributeError("`step_counter` exists once the optimizer is built.")
+        return self._state.good_steps
+
+    @property
+    def dynamic(self) -> bool:
+        """Whether the scale moves (tf.keras' name)."""
+        return self.config.dynamic
+
+    @property
+    def dynamic_counter(self) -> Any:
+        """tf.keras' name for ``step_counter``; None for a static scale."""
+        return self.step_counter if self.config.dynamic and self.built else None
+
+    def get_scaled_loss(self, loss: Any) -> Any:
+        """tf.keras' name for ``scale_loss``."""
+        return self.scale_loss(loss)
+
+    def get_unscaled_gradients(self, grads: Any) -> list[Any]:
+        """tf.keras' name: the gradients divided by the scale. ``apply`` unscales by itself."""
+        inverse = 1.0 / self.loss_scale
+        return [None if g is None else ops.multiply(g, inverse) for g in grads]
+
+    # Saving.
+
+    def get_config(self) -> dict[str, Any]:
+        config = self.config.as_dict()
+        return {
+            "name": self.name,
+            "inner_optimizer": keras.saving.serialize_keras_object(self.inner_optimizer),
+            "scale": {"preset": self.preset, **config},
+            "attribution": self.attribution,
+        }
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Any:
+        config = dict(config)
+        inner = keras.saving.deserialize_keras_object(
+            config.pop("inner_optimizer"), custom_objects=custom_objects
+        )
+        scale = config.pop("scale", "dynamic")
+        preset = None
+        if isinstance(scale, dict):
+            scale = dict(scale)
+            preset = scale.pop("preset", None)
+            scale = ScaleConfig(**scale)
+        optimizer = cls(inner, scale=scale, **config)
+        if preset is not None:
+            optimizer.preset = preset
+        return optimizer
+
+
+def _unwrapped(optimizer: Any) -> Any:
+    """An optimizer without the loss scale wrappers around it: two wrappers would scale twice."""
+    if not isinstance(optimizer, keras.optimizers.Optimizer):
+        raise TypeError(
+            "`inner_optimizer` must be a keras.optimizers.Optimizer, its name or its config. "
+            f"Received: inner_optimizer={optimizer!r} (of type {type(optimizer)})"
+        )
+    if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+        warnings.warn(
+            "The optimizer is wrapped in a LossScaleOptimizer already; its wrapper is replaced by "
+            "this one, so that the loss is scaled once. Pass the inner optimizer instead.",
+            stacklevel=3,
+        )
+        return _unwrapped(optimizer.inner_optimizer)
+    return optimizer
+
+
+def _take_over_fixed_scale(scale: Any, fixed: float) -> Any:
+    """A fixed ``loss_scale_factor`` of the inner optimizer becomes this wrapper's static scale."""
+    if scale != "dynamic" and scale != fixed:
+        raise ValueError(
+            "The inner optimizer has a fixed `loss_scale_factor` and the wrapper another scale: "
+            "remove one of them. "
+            f"Received: scale={scale!r}, inner_optimizer.loss_scale_factor={fixed!r}"
+        )
+    warnings.warn(
+        f"The inner optimizer's `loss_scale_factor` of {fixed} becomes the wrapper's static scale "
+        f"(scale={fixed}); the inner optimizer's own is set to None, so that gradients are "
+        "unscaled once. Pass scale= to LossScaleOptimizer instead.",
+        stacklevel=3,
+    )
+    return float(np.float32(fixed))
+
+
+def _same(name: str, one: Any, other: Any) -> Any:
+    if one is not None and one != other:
+        raise ValueError(
+            f"`{name}` and its Keras name were both given. Received: {one!r} and {other!r}"
+        )
+    return other

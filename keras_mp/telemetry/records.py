@@ -225,14 +225,14 @@ def encode_number(value: float) -> float | int | str:
     return value
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """Anything as JSON can hold it; what has no JSON form becomes its text."""
     if value is None or isinstance(value, bool | str | int):
         return value if not isinstance(value, int) or isinstance(value, bool) else int(value)
     if isinstance(value, dict):
-        return {str(k): _plain(v) for k, v in value.items()}
+        return {str(k): plain(v) for k, v in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(v) for v in value]
+        return [plain(v) for v in value]
     if isinstance(value, numbers.Integral):
         return int(value)
     if isinstance(value, numbers.Real):
@@ -250,5 +250,5 @@ def encode(record: Any) -> dict[str, Any]:
         value = getattr(record, f.name)
         if value is None or (isinstance(value, dict | list) and not value):
             continue
-        out[f.name] = _plain(value)
+        out[f.name] = plain(value)
     return out

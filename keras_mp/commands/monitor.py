@@ -1,0 +1,79 @@
+"""``keras-mp monitor``: the dashboard, or the same once as a table or as JSON."""
+
+import argparse
+import sys
+
+HELP = "watch the jobs under a folder, live in the terminal or once as a table or JSON"
+
+# A journal of gigabytes is shown from its end after this long, its history left out.
+READ_SECONDS = 1.5
+EXIT_WRONG_USE = 2
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "runs", nargs="?", default="runs", metavar="RUNS", help="folder of runs (default: runs)"
+    )
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--once", action="store_true", help="print the table once and exit")
+    form.add_argument("--json", action="store_true", help="print the same as JSON and exit")
+    parser.add_argument(
+        "--fps",
+        type=_positive,
+        default=4.0,
+        metavar="N",
+        help="screen updates a second (default: 4; 1 for a slow line)",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    return _once(args) if args.once or args.json else _dashboard(args)
+
+
+def _positive(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value <= 60:
+        raise argparse.ArgumentTypeError(f"expected a number above 0, up to 60. Received: {text!r}")
+    return value
+
+
+def _once(args: argparse.Namespace) -> int:
+    import time
+
+    from keras_mp.telemetry import report
+    from keras_mp.telemetry.runs import RunsFolder
+
+    folder = RunsFolder(args.runs)
+    folder.poll(seconds=READ_SECONDS)
+    result = report.look(folder, time.time())
+    if args.json:
+        print(report.as_json(result))
+    elif result.error:
+        print(f"keras-mp monitor: {result.error}", file=sys.stderr)
+    else:
+        print(report.for_encoding(report.as_table(result), sys.stdout.encoding))
+    return result.exit_status
+
+
+def _dashboard(args: argparse.Namespace) -> int:
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        print(
+            "keras-mp monitor: the dashboard needs a terminal; --once and --json do without.",
+            file=sys.stderr,
+        )
+        return EXIT_WRONG_USE
+    try:
+        import textual  # noqa: F401
+    except ImportError:
+        print(
+            "keras-mp monitor: the dashboard needs the package textual, which the extra 'tui' "
+            "brings: pip install 'keras-mp[tui]'. --once and --json work without it.",
+            file=sys.stderr,
+        )
+        return EXIT_WRONG_USE
+    from tui.app import main as show
+
+    return int(show(args.runs, fps=args.fps) or 0)

@@ -1,0 +1,212 @@
+"""How a job is doing: state and verdict, in words, with what to do. The one definition.
+
+    from keras_mp.telemetry.health import verdict
+
+    v = verdict(job, time.time())
+    print(v.state, v.sentence, v.advice, v.severity, v.exit_status)
+
+Pure functions of a Job and the time; whether the process lives is asked through ``alive``, so that
+tests and replays can answer for themselves.
+"""
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from keras_mp.telemetry.format import duration, number, whole
+from keras_mp.telemetry.jobs import Job
+from keras_mp.telemetry.process import is_alive
+from keras_mp.telemetry.scale_health import ScaleState, Severity, scale_verdict
+
+State = Literal[
+    "starting", "running", "slow", "stalled", "dead", "done", "failed", "stopped", "unreadable"
+]
+Alive = Callable[[int, float | None, str | None], bool | None]
+
+# Silent for less than this, no job is called stalled: a checkpoint or a validation takes a while.
+STALL_SECONDS = 10.0
+# ... nor for less than this many of its own slow steps (the 95th percentile).
+STALL_STEPS = 8.0
+# ... nor for less than this many of its own usual silences: records come only every so many steps.
+STALL_GAPS = 3.0
+# Before the first step there is no own pace: XLA may compile for minutes, data may be unpacked.
+START_SECONDS = 900.0
+# A process that is gone is believed so after a moment: its last record may be on its way.
+DEAD_SECONDS = 2.0
+# Steps that take this many times the run's own median: something else is on the machine.
+SLOW_FACTOR = 2.0
+# Windows that the recent pace is taken from, and how many must have been before.
+SLOW_RECENT, SLOW_BEFORE = 5, 20
+
+EXIT_NOTHING = 3
+_EXIT: dict[Severity, int] = {"ok": 0, "warning": 1, "error": 2}
+_ORDER: dict[Severity, int] = {"ok": 0, "warning": 1, "error": 2}
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What is to be said about a job now.
+
+    Attributes:
+        state: Of the job. scale_state: of its loss scale.
+        nan: "no"; "now" while the loss is not finite; "was" if it has been and nobody has
+            acknowledged it.
+        sentence: The most urgent thing, in one sentence without a full stop.
+        advice: What to do about it; empty if there is nothing to do.
+        severity: "ok", "warning" or "error", of the worst finding.
+        findings: All sentences, the most urgent first.
+    """
+
+    state: State
+    scale_state: ScaleState
+    nan: Literal["no", "now", "was"]
+    sentence: str
+    advice: str
+    severity: Severity
+    findings: tuple[str, ...] = ()
+
+    @property
+    def exit_status(self) -> int:
+        """0 well, 1 a warning, 2 unhealthy."""
+        return _EXIT[self.severity]
+
+    @property
+    def needs_you(self) -> bool:
+        return self.severity == "error"
+
+
+@dataclass(frozen=True)
+class _Finding:
+    severity: Severity
+    sentence: str
+    advice: str = ""
+
+
+def verdict(
+    job: Job, now: float, *, alive: Alive = is_alive, acknowledged: int | None = None
+) -> Verdict:
+    """Judge ``job`` at ``now`` (seconds since the epoch).
+
+    Args:
+        alive: ``(pid, process_started, host) -> True | False | None`` (not known).
+        acknowledged: ``job.nan_step`` that the user has seen; a NaN of the past is then left out.
+    """
+    state, found = job_state(job, now, alive)
+    scale = scale_verdict(job)
+    nan = _nan(job, acknowledged)
+    findings = [found]
+    if nan != "no":
+        findings.append(_nan_finding(job, nan))
+    findings.append(_Finding(scale.severity, scale.sentence, scale.advice))
+    findings += [_Finding("warning", problem) for problem in job.problems]
+    # The worst first; the order above decides among equals, but a healthy scale tells more than
+    # "running".
+    findings.sort(key=lambda f: -_ORDER[f.severity])
+    if findings[0].severity == "ok" and scale.state not in ("n/a",):
+        findings.sort(key=lambda f: f.sentence != scale.sentence)
+    top = findings[0]
+    sentences = tuple(f.sentence for f in findings)
+    return Verdict(state, scale.state, nan, top.sentence, top.advice, top.severity, sentences)
+
+
+def exit_status(verdicts: Iterable[Verdict]) -> int:
+    """Of several jobs: the worst; 3 if there is none that could be read."""
+    codes = [v.exit_status for v in verdicts if v.state != "unreadable"]
+    return max(codes, default=EXIT_NOTHING)
+
+
+def job_state(job: Job, now: float, alive: Alive = is_alive) -> tuple[State, _Finding]:
+    """State of the job's process and the finding that goes with it."""
+    meta, end = job.meta, job.end
+    if job.records == 0 and (job.problems or meta is None):
+        why = "; ".join(job.problems) or "nothing is written yet"
+        return "unreadable", _Finding("warning", why)
+    if end is not None:
+        return _ended(job)
+    silence = max(0.0, now - (job.last_time or (meta.started if meta else now)))
+    living = alive(meta.pid, meta.process_started, meta.host) if meta else None
+    if living is False and silence > DEAD_SECONDS:
+        return "dead", _Finding(
+            "error",
+            f"dead: process {meta.pid if meta else '?'} is gone since step {whole(job.step)} and "
+            "did not say why",
+            "Look for an out-of-memory kill (dmesg) or the job's own output; then resume from the "
+            "last checkpoint under the same name.",
+        )
+    limit = stall_limit(job)
+    if silence > limit:
+        return "stalled", _Finding(
+            "error",
+            f"stalled: silent for {duration(silence)}; its own pace allows {duration(limit)}",
+            "Look at the input pipeline, a hanging collective or a full disk.",
+        )
+    if job.step == 0:
+        return "starting", _Finding("ok", "starting: no step yet (loading data, compiling)")
+    factor = slowdown(job)
+    if factor is not None and factor >= SLOW_FACTOR:
+        return "slow", _Finding(
+            "warning",
+            f"slow: steps take {number(factor, 2)} × as long as this run's own median",
+            "Look for another job on the same device, a slow disk, or the input pipeline.",
+        )
+    return "running", _Finding("ok", f"running: step {whole(job.step)}")
+
+
+def stall_limit(job: Job) -> float:
+    """Seconds of silence that this job's own pace explains."""
+    if job.step == 0:
+        return START_SECONDS
+    limit = STALL_SECONDS
+    p95 = job.series["step_time_p95"][-50:]
+    p95 = p95[np.isfinite(p95)]
+    if p95.size:
+        limit = max(limit, STALL_STEPS * float(np.median(p95)))
+    gaps = np.diff(job.series["time"][-50:])
+    gaps = gaps[gaps > 0]
+    if gaps.size:
+        limit = max(limit, STALL_GAPS * float(np.percentile(gaps, 95)))
+    return limit
+
+
+def slowdown(job: Job) -> float | None:
+    """Recent step time over the run's median; None while there is too little to tell."""
+    pace = job.series["steps_per_second"]
+    pace = pace[np.isfinite(pace) & (pace > 0)]
+    if pace.size < SLOW_RECENT + SLOW_BEFORE:
+        return None
+    before, recent = pace[:-SLOW_RECENT], pace[-SLOW_RECENT:]
+    return float(np.median(before) / np.median(recent))
+
+
+def _ended(job: Job) -> tuple[State, _Finding]:
+    end = job.end
+    if end is None:
+        raise ValueError("`job` has not ended. Received: job.end=None")
+    where = f"at step {whole(max(job.step, end.step))}"
+    why = f": {end.reason}" if end.reason else ""
+    if end.status == "failed":
+        return "failed", _Finding("error", f"failed {where}{why}", "See the job's own output.")
+    if end.status == "stopped":
+        return "stopped", _Finding("warning", f"stopped {where}{why}")
+    return "done", _Finding("ok", f"done {where}{why}")
+
+
+def _nan(job: Job, acknowledged: int | None) -> Literal["no", "now", "was"]:
+    if job.loss is not None and not math.isfinite(job.loss):
+        return "now"
+    return "was" if job.nan_step is not None and job.nan_step != acknowledged else "no"
+
+
+def _nan_finding(job: Job, nan: str) -> _Finding:
+    since = whole(job.nan_step if job.nan_step is not None else job.step)
+    if nan == "was":
+        return _Finding("warning", f"the loss was not finite at step {since}, and is again now")
+    return _Finding(
+        "error",
+        f"the loss is {number(job.loss)} since step {since}",
+        "Stop it and go back to a checkpoint before that step; then lower the learning rate or "
+        "look at the batch that did it.",
+    )

@@ -1,0 +1,225 @@
+"""How a job's loss scale is doing, in words: the one definition.
+
+A dynamic scale is meant to overflow now and then: it grows every ``growth_interval`` clean steps
+until a step overflows, and backs off. So a skipped step is no fault; what matters is how often.
+"""
+
+import math
+from collections import Counter
+from dataclasses import dataclass
+from typing import Literal
+
+from keras_mp.telemetry.format import power_of_two, share, whole
+from keras_mp.telemetry.jobs import Job
+
+ScaleState = Literal[
+    "calibrating", "healthy", "thrashing", "collapsing", "exhausted", "static", "n/a"
+]
+Severity = Literal["ok", "warning", "error"]
+
+# Skips up to this step are the search for the first scale: from 2**24, the largest start that a
+# preset has, down to 2**-14 takes 38 halvings, and each may need a second look at another batch.
+CALIBRATION_STEPS = 100
+# Skips in a row that are no search any more: eight halvings take the scale down 256-fold, while the
+# gradients of neighbouring batches seldom differ by more than a few powers of two.
+COLLAPSE_RUN = 8
+# The same while calibrating: from 2**15 this is down to 2**-1, below any scale that helps.
+CALIBRATION_RUN = 16
+# Skips within one growth interval that show a scale which cannot hold. One is the rule, two may be
+# two odd batches; with three the scale was halved twice before it could have grown once.
+THRASH_SKIPS = 3
+# A static scale cannot adapt. One skip in a hundred costs 1 % of the training; a tenth is a tenth.
+STATIC_WARNING = 0.01
+STATIC_ERROR = 0.10
+# Keras' own default, for journals that do not say (a stock Keras LossScaleOptimizer).
+DEFAULT_INTERVAL = 2000
+
+
+@dataclass(frozen=True)
+class ScaleVerdict:
+    """State of the loss scale, the sentence that explains it, and what to do (or "")."""
+
+    state: ScaleState
+    sentence: str
+    advice: str = ""
+    severity: Severity = "ok"
+
+
+def scale_verdict(job: Job) -> ScaleVerdict:
+    """Judge the scale of ``job`` from its records alone."""
+    settings = (job.meta.scaler if job.meta else None) or {}
+    if job.scale is None and not settings:
+        return _without_scale(job)
+    if job.step == 0 or job.scale is None:
+        return ScaleVerdict("calibrating", "no step yet")
+    if settings.get("dynamic") is False:
+        return _static(job)
+    interval = _interval(settings)
+    minimum = settings.get("min_scale")
+    run = trailing_skips(job)
+    if _exhausted(job, run, minimum):
+        return _exhausted_verdict(job)
+    calibrating = job.step <= CALIBRATION_STEPS
+    if run >= (CALIBRATION_RUN if calibrating else COLLAPSE_RUN):
+        return ScaleVerdict(
+            "collapsing",
+            f"collapsing: the last {run} steps were all skipped, scale down to "
+            f"{power_of_two(job.scale)}",
+            advice(job),
+            "error",
+        )
+    skips = skips_since_calibration(job, interval)
+    if calibrating and job.skipped:
+        return ScaleVerdict(
+            "calibrating",
+            f"calibrating: {_skips(job.skipped)} in the first {job.step} steps while the first "
+            "scale is being found, which is normal",
+        )
+    if skips >= THRASH_SKIPS:
+        return ScaleVerdict(
+            "thrashing",
+            f"thrashing: {_skips(skips)} in the last {whole(min(interval, job.step))} steps; the "
+            f"scale ({power_of_two(job.scale)}) was halved again before it could grow",
+            advice(job),
+            "warning",
+        )
+    return ScaleVerdict("healthy", _healthy(job, skips, interval, settings.get("max_scale")))
+
+
+def trailing_skips(job: Job) -> int:
+    """Skipped steps in a row, up to the last one said."""
+    expected = job.step
+    run = 0
+    for overflow in reversed(job.overflows):
+        if overflow.step != expected:
+            break
+        run += 1
+        expected -= 1
+    if run or job.overflows:
+        return run
+    # Without single steps (a stock Keras optimizer): whole windows in which nothing was applied.
+    applied = job.series["applied"]
+    steps = job.series["step"]
+    if len(applied) < 2 or not math.isfinite(applied[-1]):
+        return 0
+    still = len(applied) - 1
+    while still > 0 and applied[still - 1] == applied[-1]:
+        still -= 1
+    return int(steps[-1] - steps[still])
+
+
+def skips_since_calibration(job: Job, steps: int) -> int:
+    """Skips among the last ``steps``, those of the search for the first scale left out."""
+    if job.overflows or job.skipped in (None, 0):
+        first = max(job.step - steps, CALIBRATION_STEPS)
+        count = 0
+        for overflow in reversed(job.overflows):
+            if overflow.step <= first:
+                break
+            count += 1
+        return count
+    step, skipped = job.series["step"], job.series["skipped"]
+    before = skipped[step <= max(job.step - steps, CALIBRATION_STEPS)]
+    return int(skipped[-1] - (before[-1] if len(before) else 0))
+
+
+def advice(job: Job) -> str:
+    """What to do about too many skips, from where they came."""
+    recent = list(job.overflows)[-100:]
+    if not recent:
+        return "Look at the gradients' size: a lower learning rate or gradient clipping helps."
+    from_loss = sum(o.origin == "loss" for o in recent)
+    if 2 * from_loss > len(recent):
+        return (
+            "The loss itself was not finite, so no scale can help: look at the data and the loss "
+            "function in float16, or lower the learning rate."
+        )
+    layers = Counter(o.layer for o in recent if o.layer)
+    if layers:
+        layer, times = layers.most_common(1)[0]
+        return (
+            f"{times} of the last {len(recent)} overflows were in {layer}: keep that layer in "
+            "float32, clip the gradients or lower the learning rate."
+        )
+    return "A lower learning rate or gradient clipping helps; so does mixed_bfloat16."
+
+
+def _interval(settings: dict[str, object]) -> int:
+    value = settings.get("growth_interval")
+    if isinstance(value, int | float) and not isinstance(value, bool) and 1 <= value < 2**53:
+        return int(value)
+    return DEFAULT_INTERVAL
+
+
+def _without_scale(job: Job) -> ScaleVerdict:
+    if job.policy in ("mixed_float16", "float16"):
+        return ScaleVerdict(
+            "n/a",
+            "float16 without a loss scale: small gradients become zero and nothing says so",
+            "Compile with keras_mp.LossScaleOptimizer(...), or use mixed_bfloat16.",
+            "warning",
+        )
+    policy = f"{job.policy} needs" if job.policy else "uses"
+    return ScaleVerdict("n/a", f"{policy} no loss scale")
+
+
+def _static(job: Job) -> ScaleVerdict:
+    skipped = job.skipped_share or 0.0
+    scale = power_of_two(job.scale)
+    if skipped <= STATIC_WARNING:
+        some = "no step was skipped" if not job.skipped else f"{_skips(job.skipped)} so far"
+        return ScaleVerdict("static", f"static scale {scale}: {some}")
+    return ScaleVerdict(
+        "static",
+        f"static scale {scale} is too large: {share(skipped)} of the steps were skipped",
+        'Lower it, or use scale="dynamic".',
+        "error" if skipped >= STATIC_ERROR else "warning",
+    )
+
+
+def _exhausted(job: Job, run: int, minimum: object) -> bool:
+    scale = job.scale
+    if scale is None:
+        return False
+    if scale <= 0 or not math.isfinite(scale):
+        return True
+    return isinstance(minimum, int | float) and scale <= minimum and run > 0
+
+
+def _exhausted_verdict(job: Job) -> ScaleVerdict:
+    if not job.scale or not math.isfinite(job.scale):
+        return ScaleVerdict(
+            "exhausted",
+            f"exhausted: the scale is {power_of_two(job.scale)} and cannot recover; nothing is "
+            "learnt any more",
+            "Restart from the last good checkpoint with keras_mp.LossScaleOptimizer, which keeps "
+            "the scale within limits.",
+            "error",
+        )
+    return ScaleVerdict(
+        "exhausted",
+        f"exhausted: steps are skipped even at the smallest scale ({power_of_two(job.scale)}); "
+        f"{share(job.skipped_share)} skipped so far",
+        advice(job),
+        "error",
+    )
+
+
+def _healthy(job: Job, skips: int, interval: int, maximum: object) -> str:
+    window = whole(min(interval, job.step))
+    if skips == 0:
+        text = f"healthy: no skip in the last {window} steps"
+    else:
+        words = {1: "one skip", 2: "two skips"}
+        text = f"healthy: {words[skips]} in the last {window} steps, as dynamic scaling expects"
+    good = job.latest.good_steps if job.latest else None
+    if isinstance(maximum, int | float) and job.scale is not None and job.scale >= maximum:
+        return f"{text} · at its largest, {power_of_two(job.scale)}"
+    if good is None or job.end is not None:
+        return text
+    left = max(1, interval - good)
+    return f"{text} · grows in {whole(left)} step{'s' if left > 1 else ''}"
+
+
+def _skips(number: int) -> str:
+    return "one skip" if number == 1 else f"{whole(number)} skips"

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from keras import ops
 
+from keras_mp.scaling.ring import STEP_SPLIT
 from keras_mp.scaling.state import COUNTER_MAX, ScaleConfig, ScaleState
 
 # The rows of the counters variable.
@@ -21,15 +22,18 @@ class Values(NamedTuple):
     Attributes:
         scale: float32, shape (). good_steps: int32, shape ().
         counters: int32, shape (4,): hysteresis left, skipped, applied, consecutive skips.
+        limits: float32, shape (2,): the smallest and the largest scale. (1, 1) where scaling
+            serves nothing, because no layer computes in float16.
     """
 
     scale: Any
     good_steps: Any
     counters: Any
+    limits: Any
 
 
 class DeviceState:
-    """The scaler's three variables, created on an optimizer.
+    """The scaler's variables, created on an optimizer.
 
     ``dynamic_scale`` and ``step_counter`` carry the names (and so the checkpoint keys) of
     ``keras.optimizers.LossScaleOptimizer``.
@@ -41,10 +45,22 @@ class DeviceState:
         self.scale = _variable(optimizer, "dynamic_scale", "float32", np.float32(start.scale))
         self.good_steps = _variable(optimizer, "step_counter", "int32", np.int32(start.good_steps))
         self.counters = _variable(optimizer, "counters", "int32", _counters(start))
+        self.limits = _variable(optimizer, "scale_limits", "float32", _limits(config, True))
 
     @property
     def variables(self) -> list[Any]:
-        return [self.scale, self.good_steps, self.counters]
+        return [self.scale, self.good_steps, self.counters, self.limits]
+
+    def switch(self, needed: bool) -> None:
+        """Scale the loss, or stay at scale 1 where no layer computes in float16.
+
+        A device variable and no Python branch: a traced step does not ask again.
+        """
+        limits = _limits(self.config, needed)
+        if np.array_equal(ops.convert_to_numpy(self.limits), limits):
+            return
+        self.limits.assign(limits)
+        self.scale.assign(np.float32(self.config.initial_scale if needed else 1.0))
 
     def values(self) -> Values:
         return Values(*(ops.convert_to_tensor(v) for v in self.variables))
@@ -55,7 +71,7 @@ class DeviceState:
 
     def read(self) -> ScaleState:
         """The state on the host. Three small copies from the device."""
-        scale, good, counters = (ops.convert_to_numpy(v) for v in self.variables)
+        scale, good, counters = (ops.convert_to_numpy(v) for v in self.variables[:3])
         left, skipped, applied, run = (int(c) for c in counters)
         return ScaleState(float(scale), int(good), left, skipped, applied, run)
 
@@ -74,7 +90,7 @@ def advance(values: Values, finite: Any, updated: Any, config: ScaleConfig) -> V
         updated: bool (tensor or Python): the clean step was an update, not only a micro-batch.
         config: How the scale moves.
     """
-    scale, good, counters = values
+    scale, good, counters, limits = values
     left, run = counters[HYSTERESIS_LEFT], counters[CONSECUTIVE_SKIPS]
     ok = ops.cast(finite, "int32")
     bad = 1 - ok
@@ -88,10 +104,8 @@ def advance(values: Values, finite: Any, updated: Any, config: ScaleConfig) -> V
         grow = ops.logical_and(finite, counted >= config.growth_interval)
         left_bad = ops.maximum(left - 1, 0)
         back_off = ops.logical_and(ops.logical_not(finite), ops.equal(left_bad, 0))
-        grown = ops.minimum(scale * np.float32(config.growth_factor), np.float32(config.max_scale))
-        backed = ops.maximum(
-            scale * np.float32(config.backoff_factor), np.float32(config.min_scale)
-        )
+        grown = ops.minimum(scale * np.float32(config.growth_factor), limits[1])
+        backed = ops.maximum(scale * np.float32(config.backoff_factor), limits[0])
         scale = ops.where(grow, grown, ops.where(back_off, backed, scale))
         good = ops.where(finite, ops.where(grow, config.grown_good_steps, counted), 0)
         if config.start_good_steps:
@@ -102,7 +116,37 @@ def advance(values: Values, finite: Any, updated: Any, config: ScaleConfig) -> V
         ops.cast(scale, "float32"),
         ops.cast(good, "int32"),
         ops.stack([ops.cast(c, "int32") for c in (left, skipped, applied, run)]),
+        limits,
     )
+
+
+def ring_row(before: Values, after: Values, finite: Any, loss: Any, norms: Any) -> Any:
+    """One row of the ring (see ``ring``): float32, shape (COLUMNS + variables,).
+
+    Args:
+        before, after: The state around the step.
+        finite: bool tensor, shape ().
+        loss: Unscaled loss, shape (), or None where it was not seen.
+        norms: float32, shape (variables,): norms of the scaled gradients; or None.
+    """
+    step = after.counters[SKIPPED] + after.counters[APPLIED]
+    if loss is None:
+        loss, loss_finite = np.float32(0), np.float32(-1)
+    else:
+        loss = ops.cast(loss, "float32")
+        loss_finite = ops.cast(ops.isfinite(loss), "float32")
+    head = [
+        step % STEP_SPLIT,
+        step // STEP_SPLIT,
+        before.scale,
+        after.scale,
+        finite,
+        loss,
+        loss_finite,
+        after.good_steps,
+    ]
+    row = ops.stack([ops.cast(value, "float32") for value in head])
+    return row if norms is None else ops.concatenate([row, ops.cast(norms, "float32")])
 
 
 def _saturating_add(counter: Any, amount: Any) -> Any:
@@ -114,6 +158,10 @@ def _counters(state: ScaleState) -> np.ndarray:
     return np.array(
         [state.hysteresis_left, state.skipped, state.applied, state.consecutive_skips], np.int32
     )
+
+
+def _limits(config: ScaleConfig, needed: bool) -> np.ndarray:
+    return np.array([config.min_scale, config.max_scale] if needed else [1, 1], np.float32)
 
 
 def _variable(optimizer: Any, name: str, dtype: str, value: Any) -> Any:

@@ -7,9 +7,11 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_mp.scaling.attribution import Attribution, attribute
 from keras_mp.scaling.device_state import DeviceState
 from keras_mp.scaling.kernels import kernel_for
 from keras_mp.scaling.presets import resolve
+from keras_mp.scaling.ring import StepRow, decode
 from keras_mp.scaling.state import ScaleConfig
 
 
@@ -114,6 +116,8 @@ class LossScaleOptimizer(keras.optimizers.LossScaleOptimizer):
         # Set past attribute tracking: what Keras tracks on an optimizer lands in checkpoints.
         object.__setattr__(self, "_state", None)
         object.__setattr__(self, "_kernel", None)
+        object.__setattr__(self, "_ring_rows", 0)
+        object.__setattr__(self, "_distances", {})
 
     # What belongs to the optimizer inside.
     weight_decay = _forwarded("weight_decay")
@@ -137,6 +141,8 @@ class LossScaleOptimizer(keras.optimizers.LossScaleOptimizer):
             self._trainable_variables_indices[self._var_key(variable)] = i
         object.__setattr__(self, "_state", DeviceState(self, self.config))
         object.__setattr__(self, "_kernel", kernel_for(self))
+        if self._ring_rows:
+            self._kernel.allocate_ring(self._ring_rows)
         self.built = True
 
     @property
@@ -232,6 +238,32 @@ class LossScaleOptimizer(keras.optimizers.LossScaleOptimizer):
             return None
         state = self._state.read()
         return None if state.step == 0 else state.consecutive_skips == 0
+
+    def watch(self, rows: int) -> None:
+        """Keep the last ``rows`` steps on the device, for ``recent_steps``. Never shrinks.
+
+        On TensorFlow a train function that was traced before needs
+        ``model.make_train_function(force=True)``.
+        """
+        if isinstance(rows, bool) or not isinstance(rows, int) or rows < 1:
+            raise ValueError(f"`rows` must be an integer from 1 on. Received: rows={rows!r}")
+        object.__setattr__(self, "_ring_rows", max(rows, self._ring_rows))
+        if self._kernel is not None:
+            self._kernel.allocate_ring(self._ring_rows)
+
+    def recent_steps(self, since: int = 0) -> list[StepRow]:
+        """The steps after ``since`` that the ring still holds, in order. Reads the device once."""
+        ring = None if self._kernel is None else self._kernel.read_ring()
+        return [] if ring is None else decode(ring, since)
+
+    @property
+    def variable_paths(self) -> list[str]:
+        """Paths of the trainable variables, in the order that ``StepRow.nonfinite`` indexes."""
+        return [getattr(v, "path", v.name) for v in self._trainable_variables]
+
+    def describe(self, row: StepRow) -> Attribution:
+        """Which variables made a step overflow, the layer nearest the loss, and the origin."""
+        return attribute(row, self.variable_paths, self._distances)
 
     # The names of Keras and tf.keras.
 

@@ -10,6 +10,12 @@ from keras_mp.scaling.kernels.common import OWN, Kernel
 
 
 class JaxKernel(Kernel):
+    def allocate_ring(self, rows: int) -> None:
+        pass
+
+    def read_ring(self) -> Any:
+        return None
+
     def apply(self, grads: list[Any], variables: list[Any]) -> None:
         targets = self.optimizer._trainable_variables
         if [id(v) for v in variables] != [id(v) for v in targets]:

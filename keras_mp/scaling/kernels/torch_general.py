@@ -4,20 +4,52 @@ from typing import Any
 
 import torch
 
-from keras_mp.scaling.device_state import Values
+from keras_mp.scaling.device_state import APPLIED, SKIPPED, Values, ring_row
 from keras_mp.scaling.kernels.common import OWN, Kernel
+from keras_mp.scaling.ring import COLUMNS
 
 
 class TorchGeneralKernel(Kernel):
+    def __init__(self, optimizer: Any):
+        super().__init__(optimizer)
+        self.ring: Any = None
+
+    def allocate_ring(self, rows: int) -> None:
+        if self.ring is None or len(self.ring) < rows:
+            columns = COLUMNS + len(self.optimizer._trainable_variables)
+            self.ring = torch.zeros(
+                (rows, columns), dtype=torch.float32, device=self.state.scale.value.device
+            )
+
+    def read_ring(self) -> Any:
+        return None if self.ring is None else self.ring.cpu().numpy()
+
     def apply(self, grads: list[Any], variables: list[Any]) -> None:
         with torch.no_grad():
-            values = Values(*(v.value for v in self.state.variables))
-            unscaled, finite = _unscale(grads, values.scale)
+            before = Values(*(v.value for v in self.state.variables))
+            before = before._replace(scale=before.scale.clone())
+            unscaled, finite = _unscale(grads, before.scale)
             updated = self.is_update(self.inner._iterations.value)
             if finite:
                 self.inner.apply(unscaled, variables)
-            device = values.scale.device
-            self.state.assign(self.advance(values, torch.tensor(finite, device=device), updated))
+            flag = torch.tensor(finite, device=before.scale.device)
+            after = self.advance(before, flag, updated)
+            self.state.assign(after)
+            if self.ring is not None:
+                norms = self._norms(grads, variables)
+                row = ring_row(before, after, flag, self.loss, norms)
+                step = int(after.counters[SKIPPED] + after.counters[APPLIED])
+                self.ring[step % len(self.ring)] = row.detach()
+            self.loss = None
+
+    def _norms(self, grads: list[Any], variables: list[Any]) -> Any:
+        """Norm of each variable's scaled gradient, in the order of the optimizer's variables."""
+        out = torch.zeros(self.ring.shape[1] - COLUMNS, device=self.ring.device)
+        index = self.optimizer._get_variable_index
+        for grad, variable in zip(grads, variables, strict=True):
+            if grad is not None:
+                out[index(variable)] = torch.linalg.vector_norm(grad, dtype=torch.float32)
+        return out
 
     def stateless_apply(
         self, optimizer_values: list[Any], grads: list[Any], trainable_values: list[Any]

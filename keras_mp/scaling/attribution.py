@@ -1,0 +1,51 @@
+"""Who made a step overflow? A set of variables; the layer nearest the loss; and the origin."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from keras_mp.scaling.ring import StepRow
+
+
+@dataclass(frozen=True)
+class Attribution:
+    """What is known of one overflow.
+
+    Attributes:
+        variables: Paths of the variables whose gradient was not finite.
+        layer: Path of the layer of that set that is nearest the loss; None if the set is empty.
+        origin: "loss" only if the loss itself was not finite, "backward" if it was finite, and
+            "unknown" where the loss was not seen.
+    """
+
+    variables: list[str]
+    layer: str | None
+    origin: Literal["loss", "backward", "unknown"]
+
+
+def attribute(
+    row: StepRow, paths: Sequence[str], distances: Mapping[int, int] | None = None
+) -> Attribution:
+    """The attribution of a skipped step.
+
+    Args:
+        row: The step. paths: Path of each variable.
+        distances: Operations between each variable (by index) and the loss. A non-finite value
+            spreads from its origin away from the loss, so the nearest member of the set is the
+            culprit. Without distances the last variable counts as the nearest.
+    """
+    distances = distances or {}
+    nearest = min(row.nonfinite, key=lambda i: (distances.get(i, 2**31), -i), default=None)
+    origin: Literal["loss", "backward", "unknown"] = "unknown"
+    if row.loss_finite is not None:
+        origin = "backward" if row.loss_finite else "loss"
+    return Attribution(
+        variables=[paths[i] for i in row.nonfinite],
+        layer=None if nearest is None else layer_path(paths[nearest]),
+        origin=origin,
+    )
+
+
+def layer_path(variable_path: str) -> str:
+    """Path of the layer that owns a variable: "block/dense/kernel" -> "block/dense"."""
+    return variable_path.rpartition("/")[0] or variable_path

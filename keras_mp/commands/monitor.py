@@ -74,6 +74,7 @@ def _dashboard(args: argparse.Namespace) -> int:
             file=sys.stderr,
         )
         return EXIT_WRONG_USE
-    from tui.app import main as show
+    from tui.app import MonitorApp
 
-    return int(show(args.runs, fps=args.fps) or 0)
+    MonitorApp([args.runs], fps=args.fps).run()
+    return 0

@@ -20,6 +20,9 @@ from tui.drawing.roles import Piece, Role, Row
 from tui.drawing.text import fit
 from tui.widgets.lines import ROLE_CLASSES, Lines, role_strip
 
+# From this rank on a column is shown only where there is room to spare.
+SPARE = 10
+
 
 @dataclass(frozen=True)
 class Column:
@@ -28,7 +31,7 @@ class Column:
     Attributes:
         key: Its name in the program. title: Its name on the screen.
         width: Cells it takes. short: Fewer cells, for a narrow terminal; the row is then asked for
-            shorter text. 0: it has no shorter form.
+            shorter text (and has ``short_title``). 0: it has no shorter form.
         right: Numbers are aligned to the right, with their title.
         rank: The higher, the earlier the column leaves when there is no room; 0 never leaves.
         stretch: Takes up to this many cells more when there is room.
@@ -41,6 +44,7 @@ class Column:
     right: bool = False
     rank: int = 0
     stretch: int = 0
+    short_title: str = ""
 
 
 @dataclass(frozen=True)
@@ -78,10 +82,16 @@ class Layout:
 def lay_out(columns: Sequence[Column], width: int) -> Layout:
     """Which columns fit, and how wide each is.
 
-    In this order until they fit: a gap of 2, of 1, the short forms, and the columns of the highest
-    rank one by one. What room is then left goes to columns that stretch, and to the gaps.
+    Columns of rank 10 and more are shown only where nothing else gives way for them. Then, in this
+    order until the rest fits: a gap of 2, of 1, the short forms, and the columns of the highest
+    rank one by one. What room is left goes to columns that stretch, and to the gaps.
     """
     kept = list(columns)
+    while True:
+        spare = [c for c in kept if c.rank >= SPARE]
+        if sum(c.width for c in kept) + 2 * (len(kept) - 1) <= width or not spare:
+            break
+        kept.remove(max(spare, key=lambda c: c.rank))
     while True:
         for gap, short in ((2, False), (1, False), (2, True), (1, True)):
             widths = [c.short if short and c.short else c.width for c in kept]
@@ -124,7 +134,7 @@ class TableHeader(Lines):
         layout = self._table.plan
         cells: list[Piece] = []
         for place in layout.places:
-            title = place.column.title
+            title = (place.short and place.column.short_title) or place.column.title
             role: Role = "muted"
             if self.sorted_by is not None and self.sorted_by[0] == place.column.key:
                 title = f"{title}{'▾' if self.sorted_by[1] else '▴'}"

@@ -1,0 +1,35 @@
+"""The one thread that reads. It posts snapshots and touches nothing else."""
+
+import threading
+from collections.abc import Callable
+
+from tui.reader import Reader
+from tui.snapshot import Snapshot
+
+
+class Feed:
+    """Looks at the journals ``fps`` times a second and hands each snapshot to ``post``.
+
+    Args:
+        post: Called in the feed's thread; must be safe there (``post_message`` is).
+    """
+
+    def __init__(self, reader: Reader, post: Callable[[Snapshot], object], fps: float):
+        self._reader, self._post, self._pause = reader, post, 1.0 / fps
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="keras-mp feed", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ask the thread to end, and wait for the look it may be in."""
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join(timeout=2.0)
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            self._post(self._reader.look())
+            # A long history is read in slices without a pause between them.
+            self._stop.wait(0.0 if self._reader.behind else self._pause)

@@ -1,0 +1,27 @@
+"""What every screen of the dashboard can do."""
+
+from typing import TYPE_CHECKING
+
+from textual.screen import Screen
+
+if TYPE_CHECKING:
+    from tui.app import MonitorApp
+
+
+class ShownScreen(Screen[None]):
+    """A screen that draws the app's snapshot whenever it is told to."""
+
+    @property
+    def monitor(self) -> "MonitorApp":
+        from tui.app import MonitorApp
+
+        if not isinstance(self.app, MonitorApp):
+            raise TypeError(f"Screens belong to a MonitorApp. Received: app={self.app!r}")
+        return self.app
+
+    def show(self) -> None:
+        """Draw ``monitor.snapshot``."""
+        raise NotImplementedError
+
+    def tick(self) -> None:
+        """A second has passed."""

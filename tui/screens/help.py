@@ -1,0 +1,72 @@
+"""All keys of the screen below, and what the signs mean."""
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from rich.cells import cell_len
+from textual import events
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.screen import ModalScreen
+
+from tui.drawing.roles import Row
+from tui.drawing.text import fit
+from tui.keys import Key
+from tui.widgets.lines import Lines
+
+SIGNS: tuple[tuple[str, str], ...] = (
+    ("!", "the job needs a person: NaN, a collapsing or exhausted scale, stalled, dead, failed"),
+    ("┴", "under a chart: a skipped step, whose gradients overflowed at the scale of that moment"),
+    ("×", "under a chart: the loss was not finite there"),
+    ("–", "not known, or not measured"),
+    ("skip", "skipped steps of all attempted ones; a dynamic scale skips one now and then"),
+)
+
+
+class HelpText(Lines):
+    def __init__(self, sections: Sequence[tuple[str, Sequence[tuple[str, str]]]]):
+        super().__init__()
+        self._sections = sections
+
+    def rows(self, width: int, height: int) -> Sequence[Row]:
+        rows: list[Row] = []
+        for title, entries in self._sections:
+            rows += [[(title, "strong")]]
+            rows += [[(fit(key, 10), "key"), (text, "text")] for key, text in entries]
+            rows += [[]]
+        return rows[:-1]
+
+    def lines_needed(self) -> int:
+        return sum(len(entries) + 2 for _, entries in self._sections) - 1
+
+    def width_needed(self) -> int:
+        return max(cell_len(t) for _, entries in self._sections for _, t in entries) + 10
+
+
+class HelpScreen(ModalScreen[None]):
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q,question_mark", "close", "Close")]
+
+    def __init__(self, screen_keys: Sequence[Key], keys: Sequence[Key]):
+        super().__init__()
+        self._text = HelpText(
+            (
+                ("This screen", [(k.shown, k.text) for k in screen_keys]),
+                ("Everywhere", [(k.shown, k.text) for k in keys]),
+                ("Signs", SIGNS),
+            )
+        )
+
+    def compose(self) -> ComposeResult:
+        self._text.styles.height = self._text.lines_needed() + 2
+        self._text.styles.width = self._text.width_needed() + 4
+        yield self._text
+
+    def action_close(self) -> None:
+        self.dismiss()
+
+    def on_key(self, event: events.Key) -> None:
+        event.stop()
+        self.dismiss()
+
+    def on_click(self) -> None:
+        self.dismiss()

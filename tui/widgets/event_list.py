@@ -1,0 +1,72 @@
+"""What happened to a job, the latest first: skipped steps, alerts, the first NaN, its end."""
+
+import time
+from collections.abc import Sequence
+
+from keras_mp.telemetry.format import power_of_two, whole
+from keras_mp.telemetry.records import Overflow
+from tui.drawing.roles import Role, Row
+from tui.look import Look
+from tui.snapshot import JobView
+from tui.widgets.lines import Lines
+
+_SEVERITY: dict[str, Role] = {"info": "muted", "warning": "warn", "error": "bad"}
+Event = tuple[float, int, Row]
+
+
+class EventList(Lines):
+    def __init__(self, *, id: str | None = None):
+        super().__init__(id=id)
+        self._job: JobView | None = None
+        self._look = Look()
+
+    def show(self, job: JobView | None, look: Look) -> None:
+        self._job, self._look = job, look
+        self.redraw()
+
+    def rows(self, width: int, height: int) -> Sequence[Row]:
+        job = self._job
+        if job is None:
+            return []
+        happened = events(job, self._look)
+        if not happened:
+            quiet = "no step was skipped" if job.scaled else "nothing to report"
+            return [[("events  ", "muted"), (quiet, "faint")]]
+        rows: list[Row] = []
+        for number, (when, _, what) in enumerate(happened[:height]):
+            head = "events  " if number == 0 else " " * 8
+            clock = time.strftime("%H:%M:%S", time.localtime(when))
+            rows.append([(head, "muted"), (f"{clock}  ", "muted"), *what])
+        left = len(happened) - height
+        if left > 0:
+            rows[-1].append((f"   … {left:,} more", "faint"))
+        return rows
+
+
+def events(job: JobView, look: Look) -> list[Event]:
+    """All that is known, the latest first."""
+    out: list[Event] = [(o.time, o.step, _overflow(o, look)) for o in job.overflows]
+    for alert in job.alerts:
+        text = look.say(alert.message)
+        out.append((alert.time, alert.step, [(text, _SEVERITY.get(alert.severity, "text"))]))
+    if job.end is not None:
+        role: Role = "bad" if job.end.status == "failed" else "muted"
+        why = f": {job.end.reason}" if job.end.reason else ""
+        said = look.say(f"step {whole(job.end.step)}  {job.end.status}{why}")
+        out.append((job.end.time, job.end.step, [(said, role)]))
+    out.sort(key=lambda event: (event[0], event[1]), reverse=True)
+    return out
+
+
+def _overflow(event: Overflow, look: Look) -> Row:
+    before, after = power_of_two(event.scale_before), power_of_two(event.scale_after)
+    row: Row = [
+        (f"step {whole(event.step):<8}", "text"),
+        (look.say(f"{before} → {after}  "), "tick"),
+    ]
+    where = event.layer or (event.variables[0] if event.variables else "")
+    if where:
+        row.append((look.say(where), "text"))
+    if event.origin != "unknown":
+        row.append((f" ({event.origin})" if where else f"({event.origin})", "muted"))
+    return row

@@ -1,0 +1,57 @@
+"""The line of keys at the foot of a screen; a click on one presses it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rich.cells import cell_len
+from textual import events
+
+from tui.drawing.roles import Row
+from tui.widgets.lines import Lines
+
+
+@dataclass(frozen=True)
+class Hint:
+    """A key, the word beside it, and the action it stands for ("" where there is none to click).
+
+    ``rank``: the higher, the earlier it leaves when there is no room.
+    """
+
+    key: str
+    word: str
+    action: str = ""
+    rank: int = 0
+
+
+class KeyBar(Lines):
+    def __init__(self, hints: Sequence[Hint], *, id: str | None = None):
+        super().__init__(id=id)
+        self.hints = tuple(hints)
+        self._kept: list[Hint] = []
+
+    def show(self, hints: Sequence[Hint]) -> None:
+        if tuple(hints) != self.hints:
+            self.hints = tuple(hints)
+            self.redraw()
+
+    def rows(self, width: int, height: int) -> Sequence[Row]:
+        self._kept = list(self.hints)
+        while len(self._kept) > 1 and sum(map(_width, self._kept)) - 3 > width:
+            self._kept.remove(max(reversed(self._kept), key=lambda h: h.rank))
+        row: Row = []
+        for hint in self._kept:
+            row += [(hint.key, "key"), (f" {hint.word}   ", "muted")]
+        return [row]
+
+    async def on_click(self, event: events.Click) -> None:
+        edge = self.gutter.left
+        for hint in self._kept:
+            edge += _width(hint)
+            if event.x < edge:
+                if hint.action:
+                    await self.run_action(hint.action)
+                return
+
+
+def _width(hint: Hint) -> int:
+    return cell_len(hint.key) + cell_len(hint.word) + 4

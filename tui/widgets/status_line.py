@@ -1,0 +1,64 @@
+"""The first line: what is watched, how many jobs there are, who needs a person, what time it is."""
+
+import time
+from collections.abc import Sequence
+
+from rich.cells import cell_len
+
+from tui.drawing.roles import Row
+from tui.drawing.text import fit
+from tui.job_columns import ENDED
+from tui.look import Look
+from tui.snapshot import Snapshot
+from tui.widgets.lines import Lines
+
+# A reader that has not answered for this long hangs in a file system.
+SILENT_SECONDS = 5.0
+
+
+class StatusLine(Lines):
+    def __init__(self, place: str, *, id: str | None = None):
+        super().__init__(id=id)
+        self._place = place
+        self._snapshot: Snapshot | None = None
+        self._now = 0.0
+        self._look = Look()
+        self.extra = ""
+
+    def show(self, snapshot: Snapshot | None, now: float, look: Look) -> None:
+        self._snapshot, self._now, self._look = snapshot, now, look
+        self.redraw()
+
+    def rows(self, width: int, height: int) -> Sequence[Row]:
+        row: Row = [("keras-mp", "strong"), (f"   {self._look.say(self._place)}   ", "muted")]
+        row += self._counts()
+        clock = time.strftime("%H:%M:%S", time.localtime(self._now)) if self._now else ""
+        room = width - sum(cell_len(text) for text, _ in row) - len(clock)
+        if room < 1:
+            row[1] = (fit(row[1][0], max(0, cell_len(row[1][0]) + room - 1)), "muted")
+            room = width - sum(cell_len(text) for text, _ in row) - len(clock)
+        return [[*row, (" " * max(1, room) + clock, "muted")]]
+
+    def _counts(self) -> Row:
+        snapshot = self._snapshot
+        if snapshot is None:
+            return [("reading …", "muted")]
+        jobs = snapshot.jobs
+        running = sum(j.verdict.state in ("running", "slow", "starting") for j in jobs)
+        trouble = sum(j.verdict.needs_you for j in jobs)
+        row: Row = [(f"{len(jobs)} job{'s' if len(jobs) != 1 else ''}", "text")]
+        if running:
+            row.append((f" · {running} running", "text"))
+        ended = sum(j.verdict.state in ENDED for j in jobs)
+        if ended and not running:
+            row.append((f" · {ended} ended", "muted"))
+        if trouble:
+            row.append((f" · {trouble} need{'s' if trouble == 1 else ''} you", "bad"))
+        if self.extra:
+            row.append((f" · {self.extra}", "text"))
+        silent = self._now - snapshot.time
+        if silent > SILENT_SECONDS:
+            row.append((f" · the disk has not answered for {silent:.0f} s", "warn"))
+        elif snapshot.behind:
+            row.append((" · reading history …", "muted"))
+        return row

@@ -110,8 +110,9 @@ def advance(values: Values, finite: Any, updated: Any, config: ScaleConfig) -> V
         good = ops.where(finite, ops.where(grow, config.grown_good_steps, counted), 0)
         if config.start_good_steps:
             good = ops.where(finite, good, config.start_good_steps)
-        refill = finite if config.hysteresis_refill == "finite" else grow
-        left = ops.where(refill, config.hysteresis, ops.where(finite, left, left_bad))
+        if config.hysteresis > 1:
+            refill = finite if config.hysteresis_refill == "finite" else grow
+            left = ops.where(refill, config.hysteresis, ops.where(finite, left, left_bad))
     return Values(
         ops.cast(scale, "float32"),
         ops.cast(good, "int32"),

@@ -192,6 +192,8 @@ def update(
         if good >= config.growth_interval:
             scale = float(np.float32(min(scale * config.growth_factor, config.max_scale)))
             good, left = config.grown_good_steps, config.hysteresis
+    if config.hysteresis == 1:
+        left = 1  # no tolerance to use up
     if not config.dynamic:
         scale, good, left = state.scale, state.good_steps, state.hysteresis_left
     return ScaleState(scale, good, left, skipped, applied, run)
@@ -230,9 +232,12 @@ def _positive_finite(name: str, value: Any) -> float:
     number = float(value)
     if not math.isfinite(number) or number <= 0:
         raise ValueError(f"`{name}` must be positive and finite. Received: {name}={value!r}")
-    # The devices keep the scale in float32: the reference rounds where they do.
-    with np.errstate(over="ignore"):
-        return float(np.float32(number))
+    # The devices compute in float32: the reference rounds where they do.
+    with np.errstate(over="ignore", under="ignore"):
+        rounded = float(np.float32(number))
+    if not np.finfo(np.float32).tiny <= rounded < math.inf:
+        raise ValueError(f"`{name}` must be a normal float32 number. Received: {name}={value!r}")
+    return rounded
 
 
 def _positive_int(name: str, value: Any) -> int:

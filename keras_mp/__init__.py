@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING, Any
 from keras_mp._version import __version__
 
 if TYPE_CHECKING:
-    from keras_mp.policies.policy import policy_scope, set_policy
+    from keras_mp.policies.policy import (
+        EmulatedPrecisionWarning,
+        policy_scope,
+        recommend,
+        set_policy,
+    )
+    from keras_mp.policies.tf32 import allow_tf32
     from keras_mp.scaling.optimizer import LossScaleOptimizer
     from keras_mp.scaling.state import ScaleConfig
     from keras_mp.telemetry.monitor import Monitor
@@ -18,21 +24,27 @@ if TYPE_CHECKING:
 
 # Public name -> the module that defines it. The one list: __all__ and dir() are made from it.
 _PUBLIC = {
+    "EmulatedPrecisionWarning": "keras_mp.policies.policy",
     "LossScaleOptimizer": "keras_mp.scaling.optimizer",
     "Monitor": "keras_mp.telemetry.monitor",
     "Run": "keras_mp.telemetry.run",
     "ScaleConfig": "keras_mp.scaling.state",
+    "allow_tf32": "keras_mp.policies.tf32",
     "policy_scope": "keras_mp.policies.policy",
+    "recommend": "keras_mp.policies.policy",
     "set_policy": "keras_mp.policies.policy",
 }
 
 __all__ = [
+    "EmulatedPrecisionWarning",
     "LossScaleOptimizer",
     "Monitor",
     "Run",
     "ScaleConfig",
     "__version__",
+    "allow_tf32",
     "policy_scope",
+    "recommend",
     "set_policy",
 ]
 

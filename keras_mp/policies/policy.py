@@ -1,12 +1,17 @@
 """Which dtype a model computes in: the global policy, by name, alias or object."""
 
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import keras
 
+from keras_mp.policies import switches
+from keras_mp.policies.cards import device_named
 from keras_mp.policies.choice import PolicyChoice
+from keras_mp.policies.detect import current_device
+from keras_mp.policies.hardware import Device, emulation_warning, recommend_for
 
 # Alias -> Keras' name. The aliases are the spellings of other toolkits: Lightning's "16-mixed",
 # Apex's optimization levels (O2 is float16 with float32 master weights, which is what Keras'
@@ -25,8 +30,10 @@ ALIASES = {
 POLICIES = ("float32", "mixed_float16", "mixed_bfloat16", "float16", "bfloat16")
 
 
-def resolve(policy: Any) -> str:
+def resolve(policy: Any, argument: str = "policy") -> str:
     """Keras' name for ``policy``: a name, an alias, or a Keras ``DTypePolicy``.
+
+    ``argument`` is what errors call it.
 
     Raises:
         ValueError: The name is not known, or asks for float8.
@@ -39,39 +46,67 @@ def resolve(policy: Any) -> str:
     else:
         raise TypeError(
             "A policy is a name or a keras.DTypePolicy. "
-            f"Received: policy={policy!r} (of type {type(policy).__name__})"
+            f"Received: {argument}={policy!r} (of type {type(policy).__name__})"
         )
     if "float8" in name or "fp8" in name:
         raise ValueError(
             "float8 is not supported yet: it needs a scale for each tensor, and layers that are "
             "made for it. Use 'mixed_bfloat16' or 'mixed_float16'. "
-            f"Received: policy={policy!r}"
+            f"Received: {argument}={policy!r}"
         )
     if isinstance(policy, str) and name not in POLICIES:
         raise ValueError(
-            f"There is no policy of that name. Expected one of {', '.join(POLICIES)}, or an alias: "
+            f"There is no policy of that name. Expected auto, {', '.join(POLICIES)}, or an alias: "
             f"{', '.join(f'{a} ({p})' for a, p in ALIASES.items())}. "
-            f"Received: policy={policy!r}"
+            f"Received: {argument}={policy!r}"
         )
     return name
 
 
-def set_policy(policy: Any) -> PolicyChoice:
-    """Set the dtype policy of every layer that is built from now on.
+class EmulatedPrecisionWarning(UserWarning):
+    """The device has no units for the dtype that was asked for: right values, slowly."""
 
-    Layers that exist keep theirs: call it before the model is built.
+
+def recommend(device: Device | str | None = None) -> PolicyChoice:
+    """The policy that ``set_policy("auto")`` would set, without setting it.
 
     Args:
-        policy: "float32", "mixed_float16", "mixed_bfloat16", "float16" or "bfloat16"; an alias
-            (fp32, fp16, bf16, 16-mixed, bf16-mixed, O0 to O3); or a ``keras.DTypePolicy``. "fp16"
-            and "bf16" mean the mixed ones, which keep variables in float32.
+        device: None for the one that the backend of this process uses; or one to ask about without
+            having it: a card's name ("A100"), an NVIDIA compute capability ("7.5"), "tpu", "mps" or
+            "cpu".
+
+    Returns:
+        The choice with its reason and the alternatives, best first.
+    """
+    if device is None:
+        device = current_device()
+    elif isinstance(device, str):
+        device = device_named(device)
+    return recommend_for(device)
+
+
+def set_policy(policy: Any = "auto") -> PolicyChoice:
+    """Set the dtype policy of every layer that is built from now on.
+
+    Layers that exist keep theirs: call it before the model is built. Precedence: the argument, then
+    the environment variable KERAS_MP_POLICY (where the argument is "auto"), then the device.
+
+    Args:
+        policy: "auto" (the default) for what suits the device; "float32", "mixed_float16",
+            "mixed_bfloat16", "float16" or "bfloat16"; an alias (fp32, fp16, bf16, 16-mixed,
+            bf16-mixed, O0 to O3); or a ``keras.DTypePolicy``. "fp16" and "bf16" mean the mixed
+            ones, which keep variables in float32.
 
     Returns:
         What was set, as a ``PolicyChoice``.
 
     Raises:
-        ValueError: The name is not known, or asks for float8.
+        ValueError: The name is not known, or asks for float8; or KERAS_MP_POLICY and KERAS_FLOATX
+            contradict each other.
         TypeError: ``policy`` is neither a name nor a policy.
+
+    Warns:
+        EmulatedPrecisionWarning: The device computes in that dtype slowly.
 
     Example:
 
@@ -80,7 +115,11 @@ def set_policy(policy: Any) -> PolicyChoice:
     model.compile(optimizer=keras_mp.LossScaleOptimizer("adamw"), loss="mse")
     ```
     """
-    choice = PolicyChoice(resolve(policy), _reason(policy))
+    choice = _choose(policy)
+    if choice.device is None:
+        trouble = emulation_warning(current_device(), choice.policy)
+        if trouble:
+            warnings.warn(trouble, EmulatedPrecisionWarning, stacklevel=2)
     # An object may say more than its name does (a map of policies, one for each layer).
     keras.config.set_dtype_policy(choice.policy if isinstance(policy, str) else policy)
     return choice
@@ -106,7 +145,13 @@ def policy_scope(policy: Any) -> Iterator[PolicyChoice]:
         keras.config.set_dtype_policy(previous)
 
 
-def _reason(policy: Any) -> str:
-    if isinstance(policy, str) and policy in ALIASES:
-        return f"you asked for {policy}"
-    return "you asked for it"
+def _choose(policy: Any) -> PolicyChoice:
+    if policy != "auto":
+        alias = isinstance(policy, str) and policy in ALIASES
+        return PolicyChoice(resolve(policy), f"you asked for {policy if alias else 'it'}")
+    asked = switches.policy_from_environment()
+    if asked is None:
+        return recommend()
+    name = resolve(asked, switches.POLICY)
+    switches.check_against_floatx(name, keras.DTypePolicy(name).variable_dtype)
+    return PolicyChoice(name, f"{switches.POLICY} asks for it")

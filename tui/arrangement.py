@@ -44,7 +44,7 @@ class Arrangement:
     def next(self, by: int, shown: Iterable[str]) -> "Arrangement":
         """By the next column among the shown ones; after the last, trouble first again."""
         keys: list[str | None] = [None]
-        keys += [c.column.key for c in COLUMNS if c.column.key in set(shown)]
+        keys += [c.column.key for c in COLUMNS if c.column.key in set(shown) and c.column.title]
         at = keys.index(self.sort) if self.sort in keys else 0
         return replace(self, sort=keys[(at + by) % len(keys)], reverse=False)
 

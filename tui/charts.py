@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from keras_mp.telemetry.format import count, duration, number, power_of_two, size
+from keras_mp.telemetry.format import count, duration, goal, number, power_of_two, size
 from tui.drawing.chart import Chart, Series
 from tui.drawing.downsample import Floats
 from tui.look import Look
@@ -112,4 +112,4 @@ def _any(values: Floats) -> bool:
 
 
 def step_label(step: float) -> str:
-    return count(round(step))
+    return goal(round(step))

@@ -20,6 +20,7 @@ from tui.drawing.roles import Piece, Role
 from tui.snapshot import JobView
 from tui.widgets.line_table import Column
 
+_MARKS: dict[str, Piece] = {"ok": ("  ", "text"), "warning": (" ·", "warn"), "error": (" !", "bad")}
 ENDED = ("done", "stopped", "failed", "dead")
 _STATE_ROLE: dict[str, Role] = {
     "starting": "muted",
@@ -149,6 +150,11 @@ def _started(job: JobView, short: bool) -> Piece:
     return time.strftime("%d.%m. %H:%M", time.localtime(began)), _tone(job)
 
 
+def _mark(job: JobView, short: bool) -> Piece:
+    """The sign of trouble; the table puts the cursor's before it."""
+    return _MARKS[job.verdict.severity]
+
+
 def _name(job: JobView, short: bool) -> Piece:
     return job.name, "strong" if job.verdict.needs_you else "text"
 
@@ -185,6 +191,7 @@ def trouble_first(job: JobView) -> tuple[int, float, str]:
 
 # Rank 10 and above: shown where there is room to spare.
 COLUMNS: tuple[JobColumn, ...] = (
+    JobColumn(Column("mark", "", 2, tight=True), _mark, lambda j: None),
     JobColumn(Column("name", "job", 14, short=11, stretch=26), _name, lambda j: j.name.lower()),
     JobColumn(Column("state", "state", 8), _state, lambda j: j.verdict.state),
     JobColumn(Column("policy", "policy", 14, short=8, rank=2), _policy, lambda j: j.policy or ""),

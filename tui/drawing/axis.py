@@ -1,6 +1,7 @@
 """Value axes: which range to show and where to put round ticks."""
 
 import math
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
@@ -65,7 +66,7 @@ def value_axis(
     bottom, top = float(ends[0]), float(ends[1])
     if kind == "log2":
         bottom, top, ticks = _octaves(bottom, top, count)
-        return Axis(kind, bottom, top, ticks, tuple(label(2.0**t) for t in ticks))
+        return Axis(kind, bottom, top, ticks, _tidy([label(2.0**t) for t in ticks]))
     if top - bottom <= 1e-9 * max(abs(top), abs(bottom), 1e-300):
         pad = abs(top) * 0.05 or 0.5
         bottom, top = bottom - pad, top + pad
@@ -76,7 +77,26 @@ def value_axis(
         marks = _decades(bottom, top, count)
         return Axis(kind, bottom, top, marks, tuple(label(10.0**t) for t in marks))
     marks = _round_ticks(bottom, top, count)
-    return Axis(kind, bottom, top, marks, tuple(label(t) for t in marks))
+    return Axis(kind, bottom, top, marks, _tidy([label(t) for t in marks]))
+
+
+_DECIMAL = re.compile(r"^(-?\d+)(?:\.(\d+))?(\D*)$")
+
+
+def _tidy(labels: list[str]) -> tuple[str, ...]:
+    """The zeros that no label needs are left out of all: 2.200 and 1.800 become 2.2 and 1.8."""
+    parts = [_DECIMAL.match(label) for label in labels]
+    if not all(parts):
+        return tuple(labels)
+    places = max((len((p[2] or "").rstrip("0")) for p in parts if p), default=0)
+    out = []
+    for part, label in zip(parts, labels, strict=True):
+        if part is None:
+            out.append(label)
+            continue
+        decimals = (part[2] or "").ljust(places, "0")[:places]
+        out.append(part[1] + (f".{decimals}" if decimals else "") + part[3])
+    return tuple(out)
 
 
 def best_kind(low: float, high: float) -> Kind:
@@ -88,8 +108,11 @@ def _octaves(bottom: float, top: float, count: int) -> tuple[float, float, tuple
     lowest, highest = math.floor(bottom), math.ceil(top)
     if highest - lowest < 2:
         lowest, highest = lowest - 1, max(highest, lowest + 1)
-    stride = max(1, math.ceil((highest - lowest) / (count - 1)))
-    ticks = tuple(float(t) for t in range(lowest, highest + 1, stride))
+    stride = 1
+    while (highest - lowest) / stride > count - 1:
+        stride *= 2
+    first = -(-lowest // stride) * stride
+    ticks = tuple(float(t) for t in range(first, highest + 1, stride))
     return float(lowest), float(highest), ticks
 
 

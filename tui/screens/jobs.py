@@ -29,6 +29,8 @@ from tui.widgets.verdict_line import VerdictLine
 CHARTS = (charts.scale, charts.loss, charts.rate, charts.memory, charts.step_time, charts.grad_norm)
 # Rows are put in order at most this often: a table that jumps cannot be read.
 ORDER_SECONDS = 1.0
+# From this height on there is a space above the charts and above the events.
+AIRY = 32
 # From this height on a chart row can be doubled, and below this width a chart says little.
 TWO_ROWS, CHART_WIDTH = 20, 26
 
@@ -47,8 +49,8 @@ def divide(height: int, jobs: int, details: bool) -> Division:
 
     The table gets what its jobs need up to under half, then the charts, then the events.
     """
-    # The status line, the titles, a space, three lines of verdict, a space, the keys.
-    rest = height - 8
+    # The status line, the titles, a space, three lines of verdict, the keys.
+    rest = height - 7 - (2 if height >= AIRY else 0)
     if not details:
         return Division(height - 3, 0, 0)
     table = max(3, min(jobs, int(rest * 0.45)))
@@ -154,6 +156,8 @@ class JobsScreen(ShownScreen):
         cells: list[Piece] = []
         for place in plan.places:
             text, role = BY_KEY[place.column.key].cell(job, place.short)
+            if place.column.key == "mark" and job.key == self._table.selected:
+                text = f"▸{text[1:]}"
             cells.append((look.say(text), role))
         return cells
 
@@ -174,6 +178,7 @@ class JobsScreen(ShownScreen):
         self._notice.styles.height = missing
         self._notice.display = missing > 0
         self._table.styles.height = max(1, parts.table - missing)
+        self.set_class(self.size.height >= AIRY, "airy")
         two = parts.charts >= TWO_ROWS
         for selector in ("#verdict", "#charts", "#events"):
             self.query_one(selector).display = self.details

@@ -18,7 +18,7 @@ from textual.strip import Strip
 from tui.drawing.chart import padded
 from tui.drawing.roles import Piece, Role, Row
 from tui.drawing.text import fit
-from tui.widgets.lines import ROLE_CLASSES, Lines, role_strip
+from tui.widgets.lines import ROLE_CLASSES, Lines, RoleStyles
 
 # From this rank on a column is shown only where there is room to spare.
 SPARE = 10
@@ -35,6 +35,7 @@ class Column:
         right: Numbers are aligned to the right, with their title.
         rank: The higher, the earlier the column leaves when there is no room; 0 never leaves.
         stretch: Takes up to this many cells more when there is room.
+        tight: The next column follows without a gap.
     """
 
     key: str
@@ -45,6 +46,7 @@ class Column:
     rank: int = 0
     stretch: int = 0
     short_title: str = ""
+    tight: bool = False
 
 
 @dataclass(frozen=True)
@@ -64,16 +66,17 @@ class Layout:
     def row(self, cells: Sequence[Piece]) -> Row:
         """The cells (text, role) in their columns."""
         out: Row = []
-        for number, (place, (text, role)) in enumerate(zip(self.places, cells, strict=True)):
-            lead = " " * self.gap if number else ""
+        lead = ""
+        for place, (text, role) in zip(self.places, cells, strict=True):
             out.append((lead + fit(text, place.width, place.column.right), role))
+            lead = "" if place.column.tight else " " * self.gap
         return out
 
     def column_at(self, x: int) -> Column | None:
         """The column under a cell position, gaps counting to the column on their left."""
         edge = 0
         for place in self.places:
-            edge += place.width + self.gap
+            edge += place.width + (0 if place.column.tight else self.gap)
             if x < edge:
                 return place.column
         return None
@@ -89,13 +92,13 @@ def lay_out(columns: Sequence[Column], width: int) -> Layout:
     kept = list(columns)
     while True:
         spare = [c for c in kept if c.rank >= SPARE]
-        if sum(c.width for c in kept) + 2 * (len(kept) - 1) <= width or not spare:
+        if sum(c.width for c in kept) + 2 * _gaps(kept) <= width or not spare:
             break
         kept.remove(max(spare, key=lambda c: c.rank))
     while True:
         for gap, short in ((2, False), (1, False), (2, True), (1, True)):
             widths = [c.short if short and c.short else c.width for c in kept]
-            if sum(widths) + gap * (len(kept) - 1) <= width:
+            if sum(widths) + gap * _gaps(kept) <= width:
                 return _spread(kept, widths, gap, short, width)
         last = max(kept, key=lambda c: c.rank)
         if last.rank == 0 or len(kept) == 1:
@@ -103,16 +106,20 @@ def lay_out(columns: Sequence[Column], width: int) -> Layout:
         kept.remove(last)
 
 
+def _gaps(columns: Sequence[Column]) -> int:
+    return sum(not c.tight for c in columns[:-1])
+
+
 def _spread(
     columns: Sequence[Column], widths: list[int], gap: int, short: bool, width: int
 ) -> Layout:
-    room = width - sum(widths) - gap * (len(columns) - 1)
+    room = width - sum(widths) - gap * _gaps(columns)
     for index, column in enumerate(columns):
         extra = max(0, min(column.stretch, room))
         widths[index] += extra
         room -= extra
-    if len(columns) > 1:
-        gap += max(0, min(room // (len(columns) - 1), 2))
+    if _gaps(columns):
+        gap += max(0, min(room // _gaps(columns), 2))
     places = (Placed(c, w, short and bool(c.short)) for c, w in zip(columns, widths, strict=True))
     return Layout(tuple(places), gap)
 
@@ -148,7 +155,7 @@ class TableHeader(Lines):
             self.post_message(self.Clicked(column.key))
 
 
-class LineTable(ScrollView, can_focus=True):
+class LineTable(RoleStyles, ScrollView, can_focus=True):
     """Rows by key, one of them under the cursor.
 
     Call ``show(keys, cells)`` whenever anything may have changed. ``cells(index, plan)`` is
@@ -178,6 +185,8 @@ class LineTable(ScrollView, can_focus=True):
         key: str
 
     def __init__(self, columns: Sequence[Column], *, id: str | None = None):
+        self._role_styles = {}
+        self._cache: dict[int, tuple[Row, bool, Strip]] = {}
         super().__init__(id=id)
         self.columns = tuple(columns)
         self.plan = lay_out(self.columns, 80)
@@ -186,7 +195,6 @@ class LineTable(ScrollView, can_focus=True):
         self.selected: str | None = None
         self._place_of: dict[str, int] = {}
         self._cells: Callable[[int, Layout], Sequence[Piece]] | None = None
-        self._cache: dict[int, tuple[Row, bool, Strip]] = {}
 
     @property
     def cursor(self) -> int:
@@ -230,7 +238,7 @@ class LineTable(ScrollView, can_focus=True):
         self._cache = fresh
 
     def _entry(self, row: Row, current: bool) -> tuple[Row, bool, Strip]:
-        return row, current, role_strip(self, row, over="cursor" if current else None)
+        return row, current, self.strip(row, over="cursor" if current else None)
 
     def _row(self, y: int) -> Row:
         if self._cells is None:
@@ -246,10 +254,10 @@ class LineTable(ScrollView, can_focus=True):
             self._cache[at] = self._entry(row, current)
         return self._cache[at][2]
 
-    def restyle(self) -> None:
-        """The theme changed: strips hold styles."""
+    def notify_style_update(self) -> None:
+        # Strips hold styles: another theme needs others.
         self._cache = {}
-        self.refresh()
+        super().notify_style_update()
 
     def on_resize(self) -> None:
         self.plan = lay_out(self.columns, self.size.width)

@@ -1,9 +1,10 @@
 """Widgets that draw rows of (text, role) and repaint only the rows that changed."""
 
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from rich.segment import Segment
+from rich.style import Style
 from textual.geometry import Region
 from textual.strip import Strip
 from textual.widget import Widget
@@ -16,21 +17,36 @@ from tui.drawing.roles import ROLES, Role, Row
 ROLE_CLASSES = {f"role--{role}" for role in ROLES}
 
 
-def role_strip(widget: Widget, row: Row, over: Role | None = None) -> Strip:
-    """A row in the widget's styles.
+class RoleStyles(Widget if TYPE_CHECKING else object):  # type: ignore[misc]
+    """Mixed into a widget that draws rows of (text, role)."""
 
-    Args:
-        over: A role whose style lies under each piece: a selected row.
-    """
-    under = () if over is None else (f"role--{over}",)
-    segments = []
-    for text, role in row:
-        style = widget.get_component_rich_style(*under, f"role--{role}", partial=True)
-        segments.append(Segment(text, style))
-    return Strip(segments)
+    _role_styles: dict[tuple[Role | None, Role], Style]
+
+    def strip(self, row: Row, over: Role | None = None) -> Strip:
+        """The row in the widget's styles.
+
+        Args:
+            over: A role whose style lies under each piece: a selected row.
+        """
+        return Strip([Segment(text, self._role_style(over, role)) for text, role in row])
+
+    def _role_style(self, over: Role | None, role: Role) -> Style:
+        key = (over, role)
+        style = self._role_styles.get(key)
+        if style is None:
+            style = self.rich_style
+            for name in (over, role):
+                if name is not None:
+                    style += self.get_component_rich_style(f"role--{name}", partial=True)
+            self._role_styles[key] = style
+        return style
+
+    def notify_style_update(self) -> None:
+        self._role_styles = {}
+        super().notify_style_update()
 
 
-class Lines(Widget):
+class Lines(RoleStyles, Widget):
     """A widget whose whole content is rows of text made by ``rows``.
 
     Call ``redraw`` when what it shows may have changed: rows that came out equal are not repainted,
@@ -41,6 +57,7 @@ class Lines(Widget):
     COMPONENT_CLASSES: ClassVar[set[str]] = ROLE_CLASSES
 
     def __init__(self, *, id: str | None = None, classes: str | None = None):
+        self._role_styles = {}
         super().__init__(id=id, classes=classes)
         self._shown: list[Row] = []
 
@@ -67,7 +84,7 @@ class Lines(Widget):
     def render_line(self, y: int) -> Strip:
         if y >= len(self._shown):
             return Strip.blank(self.content_size.width)
-        return role_strip(self, self._shown[y])
+        return self.strip(self._shown[y])
 
     def text(self) -> list[str]:
         """What is shown, as plain rows (for copying and for tests)."""

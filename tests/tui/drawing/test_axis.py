@@ -12,7 +12,7 @@ def label(value):
 
 def test_linear_ticks_are_round_numbers_inside_the_range():
     axis = value_axis(0.13, 2.41, "linear", 5, label)
-    assert axis.labels == ("0.5", "1", "1.5", "2")
+    assert axis.labels == ("0.5", "1.0", "1.5", "2.0")
 
 
 def test_a_scale_axis_has_whole_octaves_and_room_around_a_constant():

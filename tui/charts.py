@@ -11,18 +11,20 @@ from tui.look import Look
 from tui.snapshot import JobView, Table
 
 
-def known(table: Table, column: str) -> Series:
+def known(table: Table, column: str, noisy: bool = False) -> Series:
     """The points at which ``column`` was measured."""
     step, values = table["step"], table[column]
     measured = ~np.isnan(values)
-    return Series(step, values) if measured.all() else Series(step[measured], values[measured])
+    if measured.all():
+        return Series(step, values, noisy=noisy)
+    return Series(step[measured], values[measured], noisy=noisy)
 
 
 def scale(job: JobView, look: Look) -> Chart:
     skips = job.overflow_count
     note = f"{power_of_two(job.scale)}" if job.scale is not None else ""
     if job.scaled and skips:
-        note += f" · {skips:,} skip{'s' if skips != 1 else ''}"
+        note += f" · {count(skips)} skip{'s' if skips != 1 else ''}"
     return Chart(
         title="scale",
         note=look.say(note),
@@ -78,7 +80,7 @@ def memory(job: JobView, look: Look) -> Chart:
         if _any(job.memories[device]):
             column, title = device, "device memory, peak" if "peak" in device else "device memory"
             break
-    return _plain(job, look, job.memories, column, title, size(job.memory_bytes), size)
+    return _plain(job, look, job.memories, column, title, size(job.memory_bytes), size, False)
 
 
 def grad_norm(job: JobView, look: Look) -> Chart:
@@ -96,11 +98,12 @@ def _plain(
     title: str,
     now: str,
     label: Callable[[float], str],
+    noisy: bool = True,
 ) -> Chart:
     return Chart(
         title=title,
         note=look.say(now) if len(table) else "",
-        series=[known(table, column)],
+        series=[known(table, column, noisy)],
         label=look.label(label),
         x_label=look.label(step_label),
         empty="no steps yet" if not len(job.points) else "not measured",

@@ -236,8 +236,8 @@ COLUMNS: tuple[JobColumn, ...] = (
         lambda j: j.memory_bytes,
         descending=True,
     ),
-    JobColumn(Column("eta", "ETA", 8, short=5, right=True, rank=1), _eta, lambda j: j.eta_seconds),
-    JobColumn(Column("took", "elapsed", 8, right=True, rank=13), _took, elapsed, descending=True),
+    JobColumn(Column("eta", "ETA", 9, short=5, right=True, rank=1), _eta, lambda j: j.eta_seconds),
+    JobColumn(Column("took", "elapsed", 9, right=True, rank=13), _took, elapsed, descending=True),
     JobColumn(
         Column("started", "started", 12, right=True, rank=15),
         _started,

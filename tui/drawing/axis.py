@@ -104,13 +104,15 @@ def best_kind(low: float, high: float) -> Kind:
     return "log10" if low > 0 and high / low > _SPREAD_FOR_LOG else "linear"
 
 
+# Octaves between two ticks; float64 has 2,100 in all.
+_STRIDES = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 25, 30, 40, 50, 100, 200, 500, 1000, 5000)
+
+
 def _octaves(bottom: float, top: float, count: int) -> tuple[float, float, tuple[float, ...]]:
     lowest, highest = math.floor(bottom), math.ceil(top)
     if highest - lowest < 2:
         lowest, highest = lowest - 1, max(highest, lowest + 1)
-    stride = 1
-    while (highest - lowest) / stride > count - 1:
-        stride *= 2
+    stride = next(n for n in _STRIDES if (highest - lowest) / n <= count - 1)
     first = -(-lowest // stride) * stride
     ticks = tuple(float(t) for t in range(first, highest + 1, stride))
     return float(lowest), float(highest), ticks

@@ -1,7 +1,7 @@
 """A chart as rows of text: title, line, value axis, and a base line that carries the ticks."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,7 +9,7 @@ from rich.cells import cell_len
 
 from tui.drawing import raster
 from tui.drawing.axis import Axis, Kind, best_kind, value_axis
-from tui.drawing.downsample import Columns, Floats, bridge, minmax
+from tui.drawing.downsample import Columns, Floats, bridge, minmax, trend
 from tui.drawing.raster import Charset
 from tui.drawing.roles import Piece, Role, Row
 from tui.drawing.text import fit
@@ -19,11 +19,17 @@ LINES: tuple[Role, ...] = ("line", "line2", "line3", "line4")
 
 @dataclass(frozen=True)
 class Series:
-    """Points of one line, x ascending. ``hold``: the value stays until it is set again."""
+    """Points of one line, x ascending.
+
+    Attributes:
+        hold: The value stays until it is set again.
+        noisy: The points are drawn quietly, and their trend over them.
+    """
 
     x: Floats
     y: Floats
     hold: bool = False
+    noisy: bool = False
 
 
 @dataclass(frozen=True)
@@ -114,21 +120,30 @@ def _plot(
     shape = (plot_rows * charset.down, columns * charset.across)
     everything = np.zeros(shape, np.bool_)
     bad = np.zeros(columns, np.bool_)
-    # 0 is nothing, then a number for each line: who owns the colour of a cell.
+    # Who owns the colour of a cell: 0 nobody, else one more than the index of a role.
     owner = np.zeros((plot_rows, columns), np.int64)
-    for number, s in enumerate(chart.series, start=1):
+    roles: list[Role] = []
+
+    def lay(part: Columns, hold: bool, role: Role) -> None:
+        names = ("low", "high", "first", "last", "mean")
+        mapped = replace(part, **{name: axis.map(getattr(part, name)) for name in names})
+        dots = raster.trace(bridge(mapped, hold), axis.low, axis.high, shape[0])
+        roles.append(role)
+        # A trend alone in its cells: dots of two colours cannot stand in one.
+        over = raster.occupied(dots, charset)
+        if role != "faint" and len(roles) > 1:
+            everything[np.kron(over, np.ones((charset.down, charset.across), np.bool_))] = False
+        everything[dots] = True
+        owner[over] = len(roles)
+
+    for number, s in enumerate(chart.series):
+        role = LINES[number % len(LINES)]
         reduced = minmax(s.x, s.y, *span, columns=shape[1])
-        mapped = Columns(
-            axis.map(reduced.low),
-            axis.map(reduced.high),
-            axis.map(reduced.first),
-            axis.map(reduced.last),
-            reduced.bad,
-        )
-        bad |= mapped.bad.reshape(columns, charset.across).any(axis=1)
-        dots = raster.trace(bridge(mapped, s.hold), axis.low, axis.high, shape[0])
-        everything |= dots
-        owner[raster.occupied(dots, charset)] = number
+        bad |= reduced.bad.reshape(columns, charset.across).any(axis=1)
+        crowded = s.noisy and len(s.x) > shape[1] // 2
+        lay(reduced, s.hold, "faint" if crowded else role)
+        if crowded:
+            lay(trend(reduced), False, role)
     text = raster.encode(everything, charset)
     marks = _tick_rows(axis, shape[0], charset.down)
     out: list[Row] = []
@@ -139,8 +154,7 @@ def _plot(
         changes = np.flatnonzero(np.diff(owner[row])) + 1
         for start, stop in zip([0, *changes], [*changes, columns], strict=True):
             number = int(owner[row, start])
-            role: Role = LINES[(number - 1) % len(LINES)] if number else "text"
-            pieces.append((text[row][start:stop], role))
+            pieces.append((text[row][start:stop], roles[number - 1] if number else "text"))
         out.append(pieces)
     out.append(_base(chart.ticks, bad, span, gutter))
     return out

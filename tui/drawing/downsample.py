@@ -20,6 +20,7 @@ class Columns:
     Attributes:
         low, high: Lowest and highest finite value; NaN in a column without one.
         first, last: The finite values that enter and leave the column, in order of x.
+        mean: Of the finite values.
         bad: How many values in the column were NaN or infinite.
     """
 
@@ -27,6 +28,7 @@ class Columns:
     high: Floats
     first: Floats
     last: Floats
+    mean: Floats
     bad: NDArray[np.int64]
 
 
@@ -51,6 +53,7 @@ def minmax(x: Floats, y: Floats, start: float, stop: float, columns: int) -> Col
         x, y = x[finite], y[finite]
     empty = np.full(columns, np.nan)
     low, high, first, last = empty, empty.copy(), empty.copy(), empty.copy()
+    mean = empty.copy()
     bounds = np.searchsorted(x, edges)
     filled = bounds[1:] > bounds[:-1]
     starts = bounds[:-1][filled]
@@ -60,7 +63,8 @@ def minmax(x: Floats, y: Floats, start: float, stop: float, columns: int) -> Col
         high[filled] = np.maximum.reduceat(inside, starts)
         first[filled] = y[starts]
         last[filled] = y[bounds[1:][filled] - 1]
-    return Columns(low, high, first, last, bad)
+        mean[filled] = np.add.reduceat(inside, starts) / np.diff(bounds)[filled]
+    return Columns(low, high, first, last, mean, bad)
 
 
 def bridge(columns: Columns, hold: bool) -> Columns:
@@ -85,4 +89,20 @@ def bridge(columns: Columns, hold: bool) -> Columns:
     parts = [a.copy() for a in (columns.low, columns.high, columns.first, columns.last)]
     for part in parts:
         part[inner] = value
-    return Columns(parts[0], parts[1], parts[2], parts[3], columns.bad)
+    return Columns(parts[0], parts[1], parts[2], parts[3], columns.mean, columns.bad)
+
+
+def trend(columns: Columns, weight: float = 0.12) -> Columns:
+    """The columns' means, smoothed: a line to draw *over* the lows and highs, never instead.
+
+    An exponential mean, forth and back so that it does not lag. ``weight`` of each new column.
+    """
+    full = np.flatnonzero(~np.isnan(columns.mean))
+    smooth = columns.mean[full]
+    for order in (slice(None), slice(None, None, -1)):
+        values = smooth[order]
+        for at in range(1, len(values)):
+            values[at] = values[at - 1] + weight * (values[at] - values[at - 1])
+    line = np.full(len(columns.mean), np.nan)
+    line[full] = smooth
+    return Columns(line, line, line, line, line, np.zeros_like(columns.bad))

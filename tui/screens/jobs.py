@@ -31,8 +31,8 @@ CHARTS = (charts.scale, charts.loss, charts.rate, charts.memory, charts.step_tim
 ORDER_SECONDS = 1.0
 # From this height on there is a space above the charts and above the events.
 AIRY = 32
-# From this height on a chart row can be doubled, and below this width a chart says little.
-TWO_ROWS, CHART_WIDTH = 20, 26
+# From this height on the charts stand in two rows.
+TWO_ROWS = 20
 
 
 @dataclass(frozen=True)
@@ -184,7 +184,8 @@ class JobsScreen(ShownScreen):
             self.query_one(selector).display = self.details
         self.query_one("#more-charts").display = self.details and two
         self.query_one("#charts").styles.height = parts.charts // 2 if two else parts.charts
-        self.query_one("#more-charts").styles.height = parts.charts - parts.charts // 2
+        space = 1 if self.has_class("airy") else 0
+        self.query_one("#more-charts").styles.height = parts.charts - parts.charts // 2 - space
         self._events.styles.height = parts.events
 
     @on(LineTable.Selected)

@@ -1,0 +1,256 @@
+"""Write the journals that the dashboard's tests and pictures read, by training real jobs.
+
+    make record                              # all of them, about two minutes
+    python tests/recorded/record.py NAME ... # some
+
+Each job trains the digit heat-map task of ``examples/digit_heatmap.py``, some of them made sick on
+purpose. Nothing in a journal is written by hand. Afterwards the name of this machine, its paths and
+process numbers are replaced, so that a new recording differs by what was measured alone.
+"""
+
+import importlib.util
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+TASK = HERE.parents[1] / "examples" / "digit_heatmap.py"
+BATCH = 256
+# Values of this size are infinite in float16 (its largest number is 65504).
+HUGE = 1e6
+
+
+def task():
+    """The task's module."""
+    spec = importlib.util.spec_from_file_location("digit_heatmap", TASK)
+    if spec is None or spec.loader is None:
+        raise FileNotFoundError(TASK)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def train(
+    runs: str,
+    name: str,
+    policy: str,
+    steps: int,
+    *,
+    spoil: Callable[[int], float] = lambda step: 1.0,
+    kill_at: int | None = None,
+    first: int = 0,
+    every: int | str = 5,
+    **scaling,
+) -> None:
+    """Train the digit task for ``steps`` steps, in epochs of 47.
+
+    Args:
+        spoil: Step (from 1) -> what the batch's inputs are multiplied by.
+        kill_at: The process kills itself (-9) after this step.
+        first: Steps that were done before, for a job that is started again.
+        scaling: For ``LossScaleOptimizer``; without any, the optimizer does not scale.
+    """
+    import keras_mp
+
+    keras_mp.set_policy(policy)
+    import keras
+    import numpy as np
+
+    keras.utils.set_random_seed(0)
+    digits = task()
+    rng = np.random.default_rng(0)
+    (images, classes), _ = digits.load_digits(rng)
+    x, y, _, _ = digits.make_scenes(images, classes, 47 * BATCH, rng)
+
+    def batches() -> Iterator[tuple]:
+        for step in range(first + 1, first + steps + 1):
+            rows = slice((step - 1) % 47 * BATCH, ((step - 1) % 47 + 1) * BATCH)
+            yield x[rows] * np.float32(spoil(step)), y[rows]
+
+    def after(batch: int, logs: dict) -> None:
+        after.steps += 1
+        if after.steps == kill_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    after.steps = 0
+    model = digits.build_model(keras)
+    optimizer = keras.optimizers.Adam(2e-3)
+    if scaling:
+        optimizer = keras_mp.LossScaleOptimizer(optimizer, **scaling)
+    model.compile(optimizer=optimizer, loss="mse", auto_scale_loss=False)
+    model.fit(
+        batches(),
+        epochs=-(-(first + steps) // 47),
+        initial_epoch=first // 47,
+        steps_per_epoch=min(47, steps),
+        callbacks=[
+            keras_mp.Monitor(runs, name=name, every=every),
+            keras.callbacks.LambdaCallback(on_train_batch_end=after),
+        ],
+        verbose=0,
+    )
+
+
+def demo(runs: str, name: str, policy: str, scale: str, epochs: int = 12) -> None:
+    """The task's own program, as ``keras-mp demo`` runs it."""
+    arguments = ["--runs", runs, "--name", name, "--policy", policy, "--scale", scale]
+    task().main([*arguments, "--epochs", str(epochs)])
+
+
+def fail(runs: str, name: str) -> None:
+    """A training loop of its own that ends with an exception."""
+    import keras
+    import numpy as np
+
+    import keras_mp
+
+    digits = task()
+    rng = np.random.default_rng(0)
+    (images, classes), _ = digits.load_digits(rng)
+    x, y, _, _ = digits.make_scenes(images, classes, 2 * BATCH, rng)
+    model = digits.build_model(keras)
+    model.compile(optimizer=keras.optimizers.Adam(2e-3), loss="mse")
+    with keras_mp.Run(runs, name=name, model=model, planned_steps=400, every=5) as run:
+        for step in range(400):
+            # The 121st batch has one scene too many for its targets, as real data sometimes has.
+            size = BATCH + (step == 120)
+            loss = model.train_on_batch(x[:size], y[:BATCH])
+            run.step(loss=float(loss), samples=BATCH)
+
+
+def resume(runs: str, name: str) -> None:
+    """Stopped by kill -9 in its third epoch, and started again from the end of the second."""
+    step = [sys.executable, __file__, "--child", runs]
+    subprocess.run([*step, "resumed:first"], check=False)
+    subprocess.run([*step, "resumed:second"], check=True)
+
+
+# name -> how to make it. The names are folders of the recording.
+JOBS: dict[str, Callable[[str, str], None]] = {
+    "float32": lambda r, n: demo(r, n, "float32", "none"),
+    "float16-unscaled": lambda r, n: demo(r, n, "mixed_float16", "none"),
+    "float16-scaled": lambda r, n: demo(r, n, "mixed_float16", "dynamic"),
+    "数字-bfloat16": lambda r, n: demo(r, n, "mixed_bfloat16", "none", epochs=4),
+    # Grows until it overflows, again and again, as dynamic scaling is meant to.
+    "sawtooth": lambda r, n: train(
+        r, n, "mixed_float16", 47 * 12, scale="dynamic", growth_interval=30, initial_scale=2.0**18
+    ),
+    # Every ninth batch overflows: the scale is halved again before it can grow.
+    "thrashing": lambda r, n: train(
+        r,
+        n,
+        "mixed_float16",
+        47 * 6,
+        spoil=lambda step: HUGE if step > 100 and step % 9 == 0 else 1.0,
+        scale="dynamic",
+        growth_interval=100,
+        kill_at=270,
+    ),
+    # Every batch overflows from step 121 on.
+    "collapsing": lambda r, n: train(
+        r,
+        n,
+        "mixed_float16",
+        47 * 6,
+        spoil=lambda step: HUGE if step > 120 else 1.0,
+        scale="dynamic",
+        kill_at=131,
+    ),
+    "exhausted": lambda r, n: train(
+        r,
+        n,
+        "mixed_float16",
+        47 * 6,
+        spoil=lambda step: HUGE if step > 120 else 1.0,
+        scale="dynamic",
+        min_scale=2.0**-3,
+        on_exhausted="continue",
+        kill_at=200,
+    ),
+    "static-too-large": lambda r, n: train(
+        r,
+        n,
+        "mixed_float16",
+        47 * 2,
+        scale=2.0**22,
+        spoil=lambda step: HUGE if step % 4 == 0 else 1.0,
+    ),
+    # One batch holds a NaN, and float32 has nobody who skips it.
+    "nan-loss": lambda r, n: train(
+        r,
+        n,
+        "float32",
+        47 * 6,
+        spoil=lambda step: float("nan") if step == 140 else 1.0,
+        kill_at=200,
+    ),
+    # The same in mixed precision: the step is skipped, and the loss is finite again.
+    "nan-batch": lambda r, n: train(
+        r,
+        n,
+        "mixed_float16",
+        47 * 4,
+        spoil=lambda step: float("nan") if step == 140 else 1.0,
+        scale="dynamic",
+        every=1,
+    ),
+    "killed": lambda r, n: train(r, n, "mixed_float16", 47 * 12, scale="dynamic", kill_at=220),
+    "failed": fail,
+    "resumed": resume,
+    "resumed:first": lambda r, n: train(
+        r, "resumed", "mixed_float16", 47 * 6, scale="dynamic", kill_at=120
+    ),
+    "resumed:second": lambda r, n: train(
+        r, "resumed", "mixed_float16", 47 * 4, scale="dynamic", first=94
+    ),
+}
+NAMES = [name for name in JOBS if ":" not in name]
+
+
+def neutral(folder: Path, number: int) -> None:
+    """Replace what belongs to this machine: its name, its process numbers, its paths."""
+    pid = 1000 + number
+    meta_path = folder / "meta.json"
+    meta = json.loads(meta_path.read_text())
+    meta |= {"host": "host", "pid": pid, "argv": [Path(a).name for a in meta.get("argv", [])]}
+    meta.pop("process_started", None)
+    meta_path.write_text(json.dumps(meta, indent=1, ensure_ascii=False) + "\n")
+    for path in sorted(folder.glob("events-*.jsonl")):
+        lines = []
+        for line in path.read_text().splitlines():
+            record = json.loads(line)
+            if record["kind"] == "start":
+                record["pid"] = pid
+            lines.append(json.dumps(record, ensure_ascii=False, separators=(",", ":")))
+        path.write_text("\n".join(lines) + "\n")
+
+
+def record(names: list[str]) -> None:
+    unknown = sorted(set(names) - set(NAMES))
+    if unknown:
+        sys.exit(f"No such job. Expected some of {', '.join(NAMES)}. Received: {unknown}")
+    environment = os.environ | {"KERAS_BACKEND": os.environ.get("KERAS_BACKEND", "torch")}
+    with tempfile.TemporaryDirectory() as runs:
+        for name in names:
+            print(f"{name} …", flush=True)
+            command = [sys.executable, __file__, "--child", runs, name]
+            # Some of them end badly: that is what they are for.
+            subprocess.run(command, env=environment, check=False, capture_output=True)
+            neutral(Path(runs) / name, NAMES.index(name))
+            shutil.rmtree(HERE / "runs" / name, ignore_errors=True)
+            shutil.copytree(Path(runs) / name, HERE / "runs" / name)
+    size = sum(path.stat().st_size for path in (HERE / "runs").rglob("*") if path.is_file())
+    print(f"{len(names)} journals, {size / 1000:.0f} kB in all")
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--child"]:
+        JOBS[sys.argv[3]](sys.argv[2], sys.argv[3])
+    else:
+        record(sys.argv[1:] or NAMES)

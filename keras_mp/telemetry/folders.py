@@ -57,14 +57,20 @@ def _held_by_other(folder: Path) -> bool:
     return is_alive(pid, started, host) is True
 
 
-def claim_run(runs: str | os.PathLike[str], name: str | None, default: str = "run") -> Path:
+def claim_run(
+    runs: str | os.PathLike[str], name: str | None, default: str = "run", shared: bool = False
+) -> Path:
     """The folder that a job called ``name`` writes to, below ``runs``.
 
     With a name: that folder, so that a resumed job goes on in its own journal. Without: a fresh
     one, called after ``default`` and the time. A folder that another live job is writing is never
     shared: the new one is called ``name-2``, ``name-3`` and so on. Nothing is created yet.
+
+    With ``shared`` (the further ranks of one job) it is the folder of that name in any case.
     """
     base = folder_name(name if name else f"{default}-{time.strftime('%Y%m%d-%H%M%S')}")
+    if shared:
+        return Path(runs) / base
     for number in range(1, 10_000):
         folder = Path(runs) / (base if number == 1 else f"{base}-{number}")
         key = os.path.abspath(folder)

@@ -101,6 +101,19 @@ class JournalWriter:
                 self._failed(error, records=1)
                 return False
 
+    def update_meta(self, meta: Meta) -> bool:
+        """Replace ``meta.json``: more has become known."""
+        with self._lock:
+            if self._meta is not None:
+                self._meta = meta  # not written yet: this one will be
+                return False
+            try:
+                self._write_meta(meta)
+                return True
+            except OSError as error:
+                self._say("disk", f"cannot write to {str(self.folder)!r} ({error})")
+                return False
+
     def write(self, record: Record) -> bool:
         """Append one record. Returns False when it was lost (it is then counted in ``lost``)."""
         try:

@@ -1,0 +1,123 @@
+"""Who runs: the ``Meta`` of this process, from the model and the optimizer by public names."""
+
+import importlib.metadata
+import os
+import platform
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+from keras_mp._version import __version__
+from keras_mp.telemetry import device, process
+from keras_mp.telemetry.records import Meta
+from keras_mp.telemetry.sources import Source, optimizer_name
+
+_PACKAGES = ("keras", "torch", "tensorflow", "jax", "numpy")
+
+
+def rank_and_world() -> tuple[int, int]:
+    """This process' rank and the number of processes, as torchrun and its like tell (RANK)."""
+    try:
+        rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    except ValueError:
+        return 0, 1
+    return (rank, world) if 0 <= rank < max(1, world) else (0, 1)
+
+
+def describe(
+    run_id: str,
+    name: str | None,
+    *,
+    source: Source,
+    model: Any = None,
+    optimizer: Any = None,
+    policy: str | None = None,
+    backend: str | None = None,
+    rank: int = 0,
+    world_size: int = 1,
+    **planned: Any,
+) -> Meta:
+    """The ``Meta`` of a job in this process. ``planned``: Meta's planned_* and steps_per_epoch."""
+    return Meta(
+        run_id=run_id,
+        name=name or run_id,
+        started=time.time(),
+        host=process.HOST,
+        pid=os.getpid(),
+        process_started=process.own_start(),
+        rank=rank,
+        world_size=world_size,
+        backend=backend,
+        device=device.name(backend),
+        policy=policy or model_policy(model),
+        versions=versions(),
+        scaler=source.settings,
+        optimizer=optimizer_name(optimizer),
+        model=getattr(model, "name", None) or (type(model).__name__ if model else None),
+        parameters=_parameters(model),
+        argv=[str(a) for a in sys.argv],
+        **planned,
+    )
+
+
+def versions() -> dict[str, str]:
+    """Package -> version, of those that this process has loaded."""
+    found = {"python": platform.python_version(), "keras_mp": __version__}
+    for package in _PACKAGES:
+        if package in sys.modules:
+            try:
+                found[package] = importlib.metadata.version(package)
+            except importlib.metadata.PackageNotFoundError:
+                # A build under another name (tensorflow-cpu) says its version itself.
+                version = getattr(sys.modules[package], "__version__", None)
+                if isinstance(version, str):
+                    found[package] = version
+    return found
+
+
+def layers_of(model: Any) -> Iterator[Any]:
+    """All layers of a Keras model, nested ones and those held as attributes included."""
+    import keras
+
+    seen: set[int] = set()
+    stack: list[Any] = [model]
+    while stack:
+        item = stack.pop()
+        if id(item) in seen:
+            continue
+        seen.add(id(item))
+        if isinstance(item, keras.layers.Layer):
+            yield item
+            stack.extend(vars(item).values())
+            stack.extend(getattr(item, "layers", ()))
+        elif isinstance(item, list | tuple):
+            stack.extend(item)
+        elif isinstance(item, dict):
+            stack.extend(item.values())
+
+
+def model_policy(model: Any) -> str | None:
+    """Name of the dtype policy that most of the layers with weights have; None if not a model."""
+    if model is None or not hasattr(model, "dtype_policy"):
+        return None
+    names = Counter(
+        layer.dtype_policy.name
+        for layer in layers_of(model)
+        if layer is not model and layer.weights and not getattr(layer, "layers", None)
+    )
+    return names.most_common(1)[0][0] if names else str(model.dtype_policy.name)
+
+
+def computes_in_float16(model: Any) -> bool:
+    """Whether a trainable layer of ``model`` computes in float16."""
+    return any(
+        layer.compute_dtype == "float16" and layer.trainable_weights for layer in layers_of(model)
+    )
+
+
+def _parameters(model: Any) -> int | None:
+    if model is None or not getattr(model, "built", False) or not hasattr(model, "count_params"):
+        return None
+    return int(model.count_params())

@@ -1,0 +1,271 @@
+"""Monitor: a Keras callback that lets a job speak about itself, at no cost to the job."""
+
+import os
+import time
+import warnings
+import weakref
+from typing import Any
+
+import keras
+from keras import ops
+
+from keras_mp.telemetry import about
+from keras_mp.telemetry.recorder import Numbers, Recorder, check_every, describe_error
+from keras_mp.telemetry.sources import Source, longest_gap, source_for
+
+
+class Monitor(keras.callbacks.Callback):
+    """Writes a journal of the training below ``runs``, for ``keras-mp monitor``.
+
+    ```python
+    model.fit(x, y, epochs=12, callbacks=[keras_mp.Monitor("runs", name="digits")])
+    ```
+
+    The device is read in ``on_train_batch_begin`` every now and then and at the ends of epochs,
+    never at each step. With ``keras_mp.LossScaleOptimizer`` every skipped step lands in the journal
+    all the same: the device remembers the last steps until they are read. Other optimizers work
+    too; what they do not know is left out.
+
+    The logs of ``on_epoch_end`` get ``loss_scale`` and ``skipped_steps``, so that ``History`` and
+    every callback that comes after this one (``CSVLogger``, ``TensorBoard``) has them.
+
+    Args:
+        runs: Folder of runs. Defaults to "runs".
+        name: Name of the job and of its folder. A job that is started again under the same name
+            goes on in the same journal. Defaults to the model's name and the time.
+        every: Steps between two looks at the device, or "auto": about every quarter of a second,
+            and less often where a look would cost more than 1 % of the training.
+        numerics: Not available yet; must be False.
+        rank: Which process of a job with several this is. Defaults to the environment's RANK.
+        buffer: Seconds that records may be held back to be written together, for slow file
+            systems. Defaults to 0: each record is written at once.
+
+    Raises:
+        ValueError: For an argument out of range. Trouble with the disk or the device while training
+            is said once in the log "keras_mp", and training goes on.
+    """
+
+    def __init__(
+        self,
+        runs: str | os.PathLike[str] = "runs",
+        name: str | None = None,
+        every: int | str = "auto",
+        numerics: bool = False,
+        *,
+        rank: int | None = None,
+        buffer: float = 0.0,
+    ):
+        super().__init__()
+        if numerics:
+            raise ValueError(
+                "`numerics=True` (exponent histograms of a model's layers while it trains) is not "
+                f"available yet; expected False. Received: numerics={numerics!r}"
+            )
+        self._every = check_every(every)
+        self._runs, self._name, self._buffer = runs, name, buffer
+        self._rank, self._world = about.rank_and_world()
+        self._rank = self._rank if rank is None else rank
+        self._recorder: Recorder | None = None
+        self._training = False
+        self._warned = False
+        self._base = 0
+        self._epoch: int | None = None
+        self._first_epoch: int | None = None
+        self._epoch_began = 0.0
+        self._last_begin: int | None = None
+        self._steps_per_execution = 1
+        self._tracker: Any = None
+        self._seen = (0.0, 0.0)
+        self._followed: Any = None
+
+    @property
+    def folder(self) -> str | None:
+        """The run's folder; None before training began."""
+        return None if self._recorder is None else str(self._recorder.folder)
+
+    def result(self, **values: float) -> None:
+        """Add measures of the finished job, such as ``hits=0.703``, to its journal."""
+        if self._recorder is None:
+            raise ValueError("`result` needs a job: call it after `fit`. Received: no training yet")
+        self._recorder.result({name: float(value) for name, value in values.items()})
+
+    # Keras' hooks.
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        model = self.model
+        optimizer = getattr(model, "optimizer", None)
+        self._warn_of_float16(optimizer)
+        source = source_for(optimizer)
+        self._steps_per_execution = int(getattr(model, "steps_per_execution", 1) or 1)
+        self._base = self._start_source(source)
+        if self._recorder is None:
+            self._recorder = Recorder(
+                self._runs,
+                self._name,
+                default=model.name,
+                every=self._every,
+                rank=self._rank,
+                buffer=self._buffer,
+            )
+        params = self.params or {}
+        meta = about.describe(
+            self._recorder.folder.name,
+            self._name,
+            source=source,
+            model=model,
+            optimizer=optimizer,
+            backend=keras.backend.backend(),
+            rank=self._rank,
+            world_size=self._world,
+            planned_epochs=params.get("epochs"),
+            steps_per_epoch=params.get("steps"),
+        )
+        self._recorder.begin(meta, source, self._base)
+        self._tracker = _loss_tracker(model)
+        self._first_epoch = self._last_begin = None
+        self._training = True
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        self._epoch, self._last_begin = epoch, None
+        self._epoch_began = time.perf_counter()
+        self._seen = (0.0, 0.0)  # Keras has reset its metrics
+        if self._first_epoch is None:
+            self._first_epoch = epoch
+        self._plan()
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        recorder = self._recorder
+        if recorder is None or not self._training:
+            return
+        if self._last_begin is not None:
+            recorder.pace.correct_last(batch - self._last_begin)
+        if recorder.due(time.perf_counter(), self._steps_per_execution):
+            self._look()
+        recorder.pace.mark(self._steps_per_execution)
+        self._last_begin = batch
+
+    def on_test_begin(self, logs: Any = None) -> None:
+        # The validation at an epoch's end: the training part is over, and Keras is about to reset
+        # the metrics. (On its own, evaluate() is none of our business.)
+        if self._training:
+            self._end_of_steps()
+
+    def on_test_batch_begin(self, batch: int, logs: Any = None) -> None:
+        if self._training and self._recorder is not None:
+            self._recorder.heartbeat()
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        recorder = self._recorder
+        if recorder is None or not self._training:
+            return
+        self._end_of_steps()
+        latest = recorder.latest
+        if logs is not None and latest.scale is not None:
+            logs["loss_scale"] = latest.scale
+            if latest.skipped is not None:
+                logs["skipped_steps"] = float(latest.skipped)
+        recorder.epoch_end(epoch, time.perf_counter() - self._epoch_began, logs or {})
+        self._plan()
+
+    def on_train_end(self, logs: Any = None) -> None:
+        if self._recorder is not None and self._training:
+            self._end_of_steps()
+            self._training = False
+            self._recorder.end("done")
+
+    # Behind them.
+
+    def _start_source(self, source: Source) -> int:
+        """Let the optimizer remember its steps; returns how many it has done."""
+        try:
+            done = source.start(longest_gap(self._every, self._steps_per_execution))
+        except Exception as error:
+            warnings.warn(
+                "Monitor cannot follow this optimizer's steps one by one "
+                f"({describe_error(error)}); the journal will hold totals only.",
+                stacklevel=2,
+            )
+            return 0
+        known = self._followed is not None and self._followed() is self.model.optimizer
+        if source.settings and not known and keras.backend.backend() == "tensorflow":
+            # A train function that was traced before does not know of the steps to remember. (One
+            # that was only made, not traced, costs nothing to make again.)
+            self.model.make_train_function(force=True)
+        self._followed = weakref.ref(self.model.optimizer) if source.settings else None
+        return done
+
+    def _look(self) -> None:
+        recorder = self._recorder
+        if recorder is None:
+            return
+        sync = getattr(self.model, "jax_state_sync", None)
+        if sync is not None:
+            sync()
+        recorder.look(self._numbers, self._epoch)
+
+    def _end_of_steps(self) -> None:
+        """The training part of an epoch is over: its last steps are timed and written."""
+        recorder = self._recorder
+        if recorder is None or self._last_begin is None:
+            return
+        steps = (self.params or {}).get("steps")
+        if steps is not None and not getattr(self.model, "stop_training", False):
+            recorder.pace.correct_last(max(1, steps - self._last_begin))
+        self._last_begin = None
+        self._look()
+
+    def _plan(self) -> None:
+        """How many steps are meant, as soon as an epoch's number of steps is known."""
+        params, recorder = self.params or {}, self._recorder
+        steps, epochs, first = params.get("steps"), params.get("epochs"), self._first_epoch
+        if recorder is None or not steps or epochs is None or first is None:
+            return
+        planned = self._base + max(0, epochs - first) * steps
+        recorder.replan(planned_steps=planned, planned_epochs=epochs, steps_per_epoch=steps)
+
+    def _numbers(self) -> Numbers:
+        """What Keras knows of the window: a few host reads."""
+        loss, samples = self._loss_and_samples()
+        metrics = {}
+        for name, value in self.model.get_metrics_result().items():
+            if name != "loss":
+                value = ops.convert_to_numpy(value)
+                if value.ndim == 0:
+                    metrics[name] = float(value)
+        return Numbers(loss=loss, metrics=metrics, samples=samples)
+
+    def _loss_and_samples(self) -> tuple[float | None, int | None]:
+        """Mean loss and samples since the last look, from the growth of Keras' running mean."""
+        if self._tracker is None:
+            return None, None
+        total = float(ops.convert_to_numpy(self._tracker.total))
+        count = float(ops.convert_to_numpy(self._tracker.count))
+        before_total, before_count = self._seen
+        self._seen = (total, count)
+        fresh = count - before_count
+        if fresh <= 0:
+            return None, None
+        return (total - before_total) / fresh, round(fresh)
+
+    def _warn_of_float16(self, optimizer: Any) -> None:
+        if self._warned or optimizer is None:
+            return
+        self._warned = True
+        scaled = isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
+        if scaled or getattr(optimizer, "loss_scale_factor", None) is not None:
+            return
+        if about.computes_in_float16(self.model):
+            warnings.warn(
+                "The model computes in float16 and its optimizer does not scale the loss: small "
+                "gradients become zero. Compile with keras_mp.LossScaleOptimizer(optimizer), or "
+                "use mixed_bfloat16.",
+                stacklevel=2,
+            )
+
+
+def _loss_tracker(model: Any) -> Any:
+    """Keras' running mean of the loss, weighted by samples; None if the model has another way."""
+    for metric in getattr(model, "metrics", ()):
+        if isinstance(metric, keras.metrics.Mean) and metric.name == "loss":
+            return metric
+    return None

@@ -1,0 +1,340 @@
+"""What Monitor and Run share: when to look at the device, and what to write then."""
+
+import atexit
+import logging
+import math
+import os
+import sys
+import time
+import weakref
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from keras_mp.telemetry import device
+from keras_mp.telemetry.folders import claim_run, release_run
+from keras_mp.telemetry.journal import JournalWriter
+from keras_mp.telemetry.pace import Pace, Window
+from keras_mp.telemetry.records import (
+    Alert,
+    End,
+    Epoch,
+    Memory,
+    Meta,
+    Overflow,
+    Record,
+    Result,
+    Start,
+    Status,
+    Step,
+)
+from keras_mp.telemetry.sources import Reading, Source
+
+log = logging.getLogger("keras_mp")
+
+# every="auto": at most four looks a second (the dashboard paints no faster), and so seldom that
+# their own cost stays below 1 % of the training.
+MIN_INTERVAL, MAX_INTERVAL = 0.25, 10.0
+COST_FACTOR = 100.0
+# While the host waits for the device, the device works: that is training, not cost. What it costs
+# is the gap until the host has handed out work again, taken as a tenth of the wait.
+WAIT_COST = 0.1
+MEMORY_SECONDS = 2.0
+# Validation writes no steps: a sign of life at least this often keeps it from looking stalled.
+HEARTBEAT_SECONDS = 5.0
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """What the training loop itself knows of a window, on the host."""
+
+    loss: float | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    samples: int | None = None
+    tokens: int | None = None
+    scale: float | None = None
+    skipped: int | None = None
+
+
+def check_every(every: Any) -> int | None:
+    """``every`` as a number of steps; None for "auto"."""
+    if every == "auto":
+        return None
+    if isinstance(every, bool) or not isinstance(every, int) or every < 1:
+        raise ValueError(
+            f'`every` must be "auto" or a number of steps from 1 on. Received: every={every!r}'
+        )
+    return every
+
+
+class Recorder:
+    """Writes one run. Its public methods raise nothing that comes from telemetry itself.
+
+    Args:
+        runs: Folder of runs. name: The job's name, or None for a fresh one after ``default``.
+        every: Steps between two looks; None decides by what a look costs.
+        rank: Which process of the job.
+        buffer: See JournalWriter.
+
+    Attributes:
+        step: Last step written. pace: The timer that the caller marks.
+        latest: What the optimizer said at the last look.
+    """
+
+    def __init__(
+        self,
+        runs: str | os.PathLike[str],
+        name: str | None,
+        *,
+        default: str,
+        every: int | None,
+        rank: int = 0,
+        buffer: float = 0.0,
+    ):
+        self.rank = rank
+        self.every = every
+        self.step = 0
+        self.pace = Pace()
+        self.folder = claim_run(runs, name, default, shared=rank > 0)
+        self.writer = JournalWriter(self.folder, rank=rank, buffer=buffer)
+        self.meta: Meta | None = None
+        self._source: Source | None = None
+        self._backend: str | None = None
+        self._next_look = 0.0
+        self._last_wall = time.time()
+        self._last_write = 0.0
+        self._memory_at = 0.0
+        self.latest = Reading()
+        self._ended = True
+        self._said: set[str] = set()
+        self._release = weakref.finalize(self, release_run, self.folder)
+
+    # Begin and end.
+
+    def begin(self, meta: Meta, source: Source, base: int) -> None:
+        """The job starts (again), with ``base`` steps already done."""
+        self._source, self._backend, self.step = source, meta.backend, base
+        self.pace.expect_compiling()
+        self._last_wall = time.time()
+        self._next_look = 0.0
+        again = self.meta is not None
+        self.meta = meta
+        if again:
+            self.writer.update_meta(meta)
+            self._write(Start(step=base, time=time.time(), rank=self.rank, pid=os.getpid()))
+        else:
+            self.writer.start(meta, base)
+        if self._ended:
+            self._ended = False
+            _end_at_exit(self)
+
+    def replan(self, **planned: Any) -> None:
+        """What the job means to do has become known (planned_steps, steps_per_epoch ...)."""
+        if self.meta is not None and any(getattr(self.meta, k) != v for k, v in planned.items()):
+            self.meta = replace(self.meta, **planned)
+            self.writer.update_meta(self.meta)
+
+    def end(self, status: Status, reason: str | None = None) -> None:
+        """The job is over; ``result`` may still follow."""
+        if self._ended:
+            return
+        self._ended = True
+        self._write(End(step=self.step, time=time.time(), status=status, reason=reason))
+        self.writer.flush()
+        self._release()
+
+    def result(self, values: Mapping[str, float]) -> None:
+        """A measure of the job in the user's own terms."""
+        self._write(Result(step=self.step, time=time.time(), values=dict(values)))
+        self.writer.flush()
+
+    # While it runs.
+
+    def due(self, now: float, longest: int) -> bool:
+        """Whether to look at the device before the next ``longest`` steps begin."""
+        pending = self.pace.pending
+        if not pending or self._source is None:
+            return False
+        if self.pace.first or pending + longest > self._source.rows:
+            return True
+        return pending >= self.every if self.every is not None else now >= self._next_look
+
+    def look(
+        self, numbers: Callable[[], Numbers], epoch: int | None = None, done: float | None = None
+    ) -> Reading | None:
+        """Look at the device and write what happened since the last look.
+
+        Args:
+            numbers: Fetches what the loop knows (it may read the device).
+            done: Clock time when the last step was finished, if that is some time ago.
+        """
+        if self._source is None:
+            return None
+        began = time.perf_counter()
+        reading = self.guard("loss scale", self._read, Reading())
+        told = self.guard("metrics", numbers, Numbers())
+        read = time.perf_counter()
+        if reading.step is not None or reading.scale is not None:
+            self.latest = reading
+        window = self.pace.close(read if done is None else done, read - began)
+        self.guard("record", lambda: self._tell(window, reading, told, epoch), None)
+        now = time.perf_counter()
+        cost = (now - read) + WAIT_COST * (read - began)
+        self._next_look = now + min(MAX_INTERVAL, max(MIN_INTERVAL, COST_FACTOR * cost))
+        return reading
+
+    def epoch_end(self, epoch: int, seconds: float | None, logs: Mapping[str, Any]) -> None:
+        """An epoch is over."""
+        values = {k: float(v) for k, v in logs.items() if isinstance(v, int | float)}
+        self._write(
+            Epoch(epoch=epoch, step=self.step, time=time.time(), seconds=seconds, logs=values)
+        )
+
+    def heartbeat(self) -> None:
+        """A sign of life where no steps are written."""
+        if time.perf_counter() - self._last_write >= HEARTBEAT_SECONDS:
+            self._tell_memory()
+
+    def guard(self, what: str, call: Callable[[], Any], otherwise: Any) -> Any:
+        """``call()``; trouble is said once and never reaches the training loop."""
+        try:
+            return call()
+        except Exception as error:
+            if what not in self._said:
+                self._said.add(what)
+                log.warning(
+                    "keras-mp telemetry: the %s could not be read (%s: %s). Training goes on "
+                    "without it in the journal.",
+                    what,
+                    type(error).__name__,
+                    error,
+                )
+            return otherwise
+
+    def _read(self) -> Reading:
+        if self._source is None:
+            return Reading()
+        return self._source.read(self.counted)
+
+    @property
+    def counted(self) -> int:
+        """Steps done by the marks alone."""
+        return self.step + self.pace.pending
+
+    def _tell(
+        self, window: Window | None, reading: Reading, told: Numbers, epoch: int | None
+    ) -> None:
+        step = reading.step
+        if step is None:
+            step = self.step + (window.steps if window else 0)
+        steps = step - self.step
+        now = time.time()
+        if steps <= 0:
+            return
+        for skip in reading.skips:
+            share = min(1.0, max(0.0, (skip.step - self.step) / steps))
+            self._write(
+                Overflow(
+                    step=skip.step,
+                    time=self._last_wall + share * (now - self._last_wall),
+                    epoch=epoch,
+                    scale_before=skip.scale_before,
+                    scale_after=skip.scale_after,
+                    variables=skip.variables,
+                    layer=skip.layer,
+                    origin=skip.origin,
+                )
+            )
+        self._write(
+            Step(
+                step=step,
+                time=now,
+                epoch=epoch,
+                steps=steps,
+                loss=_loss(told.loss, reading.loss),
+                metrics=dict(told.metrics),
+                samples=told.samples,
+                tokens=told.tokens,
+                seconds=window.seconds if window else None,
+                compiling=window.compiling if window else None,
+                step_time_p50=window.p50 if window and not window.compiling else None,
+                step_time_p95=window.p95 if window and not window.compiling else None,
+                scale=_first(reading.scale, told.scale),
+                skipped=_first(reading.skipped, told.skipped),
+                applied=reading.applied,
+                good_steps=reading.good_steps,
+                grad_norm=reading.grad_norm,
+            )
+        )
+        self.step, self._last_wall = step, now
+        if reading.missed:
+            self._write(
+                Alert(
+                    step=step,
+                    time=now,
+                    severity="warning",
+                    code="steps_missed",
+                    message=f"{reading.missed:,} steps were not seen one by one; totals are right",
+                )
+            )
+        if time.perf_counter() >= self._memory_at:
+            self._tell_memory()
+
+    def _tell_memory(self) -> None:
+        self._memory_at = time.perf_counter() + MEMORY_SECONDS
+        m = device.memory(self._backend)
+        self._write(
+            Memory(
+                step=self.step,
+                time=time.time(),
+                device_allocated=m.allocated,
+                device_peak=m.peak,
+                device_reserved=m.reserved,
+                device_total=m.total,
+                process_resident=device.resident(),
+            )
+        )
+
+    def _write(self, record: Record) -> None:
+        self._last_write = time.perf_counter()
+        self.writer.write(record)
+
+
+def _loss(told: float | None, seen: float | None) -> float | None:
+    """The loop's own mean, unless one bad step has spoilt it and single losses are known."""
+    if told is not None and (math.isfinite(told) or seen is None):
+        return told
+    return seen if seen is not None else told
+
+
+def _first(*values: Any) -> Any:
+    return next((v for v in values if v is not None), None)
+
+
+def _end_at_exit(recorder: Recorder) -> None:
+    """If the interpreter ends before training did, say so in the journal, with the exception.
+
+    An exception that nobody caught is in ``sys.last_value`` by then. A killed process runs none of
+    this: its journal has no end, and health.py sees that the process is gone.
+    """
+    weak = weakref.ref(recorder)
+    pid = os.getpid()
+
+    def at_exit() -> None:
+        alive = weak()
+        if alive is None or os.getpid() != pid:
+            return
+        error = getattr(sys, "last_value", None)
+        if error is None or isinstance(error, KeyboardInterrupt):
+            reason = "interrupted" if error is not None else "the program ended before training did"
+            alive.end("stopped", reason)
+        else:
+            alive.end("failed", describe_error(error))
+
+    atexit.register(at_exit)
+
+
+def describe_error(error: BaseException) -> str:
+    """``ValueError: first line of the message``."""
+    text = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {text[0]}" if text else type(error).__name__

@@ -1,0 +1,218 @@
+"""Run: the journal of a custom training loop, Monitor's twin."""
+
+import math
+import os
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from keras_mp.telemetry import about
+from keras_mp.telemetry.fetch import detached, fetch
+from keras_mp.telemetry.recorder import Numbers, Recorder, check_every, describe_error
+from keras_mp.telemetry.sources import PlainSource, Source, longest_gap, source_for
+
+
+@dataclass
+class _Waiting:
+    """What the loop said since the last look; values may still be on the device."""
+
+    losses: list[Any] = field(default_factory=list)
+    metrics: dict[str, Any] = field(default_factory=dict)
+    samples: int | None = None
+    tokens: int | None = None
+    scale: Any = None
+    skipped: Any = None
+
+
+class Run:
+    """Writes a journal of a training loop of your own, for ``keras-mp monitor``.
+
+    ```python
+    with keras_mp.Run("runs", name="gan", optimizer=optimizer) as run:
+        for x in batches:
+            loss = train_step(x)
+            run.step(loss=loss, samples=len(x))
+        run.result(fid=12.3)
+    ```
+
+    ``step`` converts nothing: a loss or metric that is still on the device stays there until the
+    next look, every quarter of a second or so. Leaving the block with an exception ends the job as
+    "failed" (Ctrl-C: "stopped"), otherwise as "done".
+
+    Args:
+        runs: Folder of runs. Defaults to "runs".
+        name: Name of the job and of its folder. A job that is started again under the same name
+            goes on in the same journal. Defaults to "run" and the time.
+        optimizer: A Keras optimizer whose loss scale is to be followed; with
+            ``keras_mp.LossScaleOptimizer`` each skipped step is in the journal.
+        model: The model, for its name, size and policy.
+        policy: Name of the dtype policy where there is no Keras model that tells.
+        planned_steps: Steps that the job means to do, for progress and ETA.
+        initial_step: Steps that were done before, for resumed jobs whose optimizer does not count.
+        every: Steps between two looks, or "auto" (see Monitor).
+        rank: Which process of a job with several this is. Defaults to the environment's RANK.
+        buffer: Seconds that records may be held back. Defaults to 0.
+
+    Raises:
+        ValueError: For an argument out of range. Trouble with the disk or the device while training
+            is said once in the log "keras_mp", and training goes on.
+    """
+
+    def __init__(
+        self,
+        runs: str | os.PathLike[str] = "runs",
+        name: str | None = None,
+        *,
+        optimizer: Any = None,
+        model: Any = None,
+        policy: str | None = None,
+        planned_steps: int | None = None,
+        initial_step: int = 0,
+        every: int | str = "auto",
+        rank: int | None = None,
+        buffer: float = 0.0,
+    ):
+        self._every = check_every(every)
+        env_rank, world = about.rank_and_world()
+        rank = env_rank if rank is None else rank
+        self._source: Source = source_for(optimizer) if optimizer is not None else PlainSource()
+        default = getattr(model, "name", None) or "run"
+        self._recorder = Recorder(
+            runs, name, default=default, every=self._every, rank=rank, buffer=buffer
+        )
+        self._about = {
+            "model": model,
+            "optimizer": optimizer,
+            "policy": policy or _global_policy(model),
+            "backend": _backend(),
+            "rank": rank,
+            "world_size": world,
+            "planned_steps": planned_steps,
+        }
+        self._name = name
+        self._initial_step = initial_step
+        self._running = False
+        self._begun = 0.0
+        self._epoch: int | None = None
+        self._waiting = _Waiting()
+
+    @property
+    def folder(self) -> str:
+        """The run's folder."""
+        return str(self._recorder.folder)
+
+    def __enter__(self) -> "Run":
+        self.start()
+        return self
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if error is None:
+            self.end("done")
+        elif isinstance(error, KeyboardInterrupt):
+            self.end("stopped", "interrupted")
+        else:
+            self.end("failed", describe_error(error))
+
+    def start(self) -> None:
+        """Begin, without a ``with`` block."""
+        if self._running:
+            return
+        longest = longest_gap(self._every, 1)
+        base = self._recorder.guard("optimizer", lambda: self._source.start(longest), 0)
+        base = max(base, self._initial_step)
+        meta = about.describe(
+            self._recorder.folder.name, self._name, source=self._source, **self._about
+        )
+        self._recorder.begin(meta, self._source, base)
+        self._running = True
+        self._begun = time.perf_counter()
+
+    def step(
+        self,
+        loss: Any = None,
+        samples: int | None = None,
+        tokens: int | None = None,
+        epoch: int | None = None,
+        metrics: Mapping[str, Any] | None = None,
+        scale: Any = None,
+        skipped: Any = None,
+    ) -> None:
+        """One step is done. Costs no host read; values on the device are read at the next look.
+
+        Args:
+            loss: The step's loss, a number or a scalar tensor.
+            samples, tokens: How many the step has seen.
+            epoch: Which epoch, from 0.
+            metrics: Further values, name to number or scalar tensor; the last ones are written.
+            scale, skipped: Loss scale and skipped steps so far, where an optimizer that this
+                library does not know has them (``torch.amp.GradScaler``).
+        """
+        if not self._running:
+            self.start()
+        self._epoch = epoch if epoch is not None else self._epoch
+        waiting = self._waiting
+        if loss is not None:
+            waiting.losses.append(detached(loss))
+        if metrics:
+            waiting.metrics.update({k: detached(v) for k, v in metrics.items()})
+        if samples is not None:
+            waiting.samples = (waiting.samples or 0) + samples
+        if tokens is not None:
+            waiting.tokens = (waiting.tokens or 0) + tokens
+        waiting.scale = detached(scale) if scale is not None else waiting.scale
+        waiting.skipped = detached(skipped) if skipped is not None else waiting.skipped
+        pace = self._recorder.pace
+        pace.mark(1, at=self._begun)
+        now = time.perf_counter()
+        if self._recorder.due(now, 1):
+            self._look()
+            now = time.perf_counter()
+        self._begun = now
+
+    def result(self, **values: float) -> None:
+        """A measure of the job in your own terms, such as ``hits=0.703``."""
+        self._recorder.result({name: float(value) for name, value in values.items()})
+
+    def end(self, status: Any = "done", reason: str | None = None) -> None:
+        """The job is over, without a ``with`` block: "done", "failed" or "stopped"."""
+        if status not in ("done", "failed", "stopped"):
+            raise ValueError(
+                f'`status` must be "done", "failed" or "stopped". Received: status={status!r}'
+            )
+        if self._running:
+            self._running = False
+            if self._recorder.pace.pending:
+                self._look()
+            self._recorder.end(status, reason)
+
+    def _look(self) -> None:
+        self._recorder.look(self._numbers, self._epoch)
+
+    def _numbers(self) -> Numbers:
+        told, self._waiting = self._waiting, _Waiting()
+        values = fetch(told.losses)
+        finite = [x for x in values if math.isfinite(x)]
+        loss = sum(finite) / len(finite) if finite else (values[-1] if values else None)
+        return Numbers(
+            loss=loss,
+            metrics=dict(zip(told.metrics, fetch(list(told.metrics.values())), strict=True)),
+            samples=told.samples,
+            tokens=told.tokens,
+            scale=None if told.scale is None else fetch([told.scale])[0],
+            skipped=None if told.skipped is None else int(fetch([told.skipped])[0]),
+        )
+
+
+def _backend() -> str | None:
+    """The framework of this process: Keras' backend if Keras is there, else what is loaded."""
+    if "keras" in sys.modules:
+        return str(sys.modules["keras"].backend.backend())
+    return next((name for name in ("torch", "tensorflow", "jax") if name in sys.modules), None)
+
+
+def _global_policy(model: Any) -> str | None:
+    if model is not None or "keras" not in sys.modules:
+        return None
+    return str(sys.modules["keras"].config.dtype_policy().name)

@@ -116,21 +116,21 @@ def main(argv=None):
     # auto_scale_loss=False: Keras must not add a scale of its own where none was asked for.
     model.compile(optimizer=optimizer, loss="mse", auto_scale_loss=False)
 
-    callbacks = []
-    if args.runs:
-        callbacks.append(keras_mp.Monitor(args.runs, name=args.name))
+    monitor = keras_mp.Monitor(args.runs, name=args.name) if args.runs else None
     model.fit(
         x,
         y,
         batch_size=args.batch_size,
         epochs=args.epochs,
-        callbacks=callbacks,
+        callbacks=[monitor] if monitor else [],
         verbose=1 if sys.stdout.isatty() else 2,
     )
 
     hits = share_of_hits(
         model.predict(test_x, batch_size=500, verbose=0), test_classes, test_centres
     )
+    if monitor:
+        monitor.result(hits=hits)
     print(f"hits {hits:.3f}")
     return hits
 

@@ -27,6 +27,15 @@ def allow_tf32(allow: bool | None = None) -> bool:
         ValueError: NVIDIA_TF32_OVERRIDE, which NVIDIA's libraries obey before any program, asks for
             the contrary; or an environment variable is neither 0 nor 1.
     """
+    allow = requested_tf32(allow)
+    set_it, read_it = _BACKENDS[keras.backend.backend()]
+    if allow is not None:
+        set_it(allow)
+    return read_it()
+
+
+def requested_tf32(allow: bool | None = None) -> bool | None:
+    """What the argument, or else the environment, asks for; nothing is set. Errors as above."""
     asked_by = f"allow_tf32({allow})"
     if allow is None:
         allow, asked_by = read_switch(OURS), f"{OURS}={os.environ.get(OURS)}"
@@ -36,10 +45,7 @@ def allow_tf32(allow: bool | None = None) -> bool:
             f"{asked_by} and {NVIDIAS}={os.environ[NVIDIAS]} contradict each other, and NVIDIA's "
             f"libraries obey the second. Expected one of them to go. Received: allow={allow}"
         )
-    set_it, read_it = _BACKENDS[keras.backend.backend()]
-    if allow is not None:
-        set_it(allow)
-    return read_it()
+    return allow
 
 
 def _set_torch(allow: bool) -> None:

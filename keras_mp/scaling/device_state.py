@@ -14,6 +14,7 @@ from keras_mp.scaling.state import COUNTER_MAX, ScaleConfig, ScaleState
 
 # The rows of the counters variable.
 HYSTERESIS_LEFT, SKIPPED, APPLIED, CONSECUTIVE_SKIPS = range(4)
+COUNTERS = 4
 
 
 class Values(NamedTuple):
@@ -61,6 +62,11 @@ class DeviceState:
             return
         self.limits.assign(limits)
         self.scale.assign(np.float32(self.config.initial_scale if needed else 1.0))
+
+    @property
+    def is_switched_off(self) -> bool:
+        """Whether the scale stays 1, because no layer computes in float16. Reads the device."""
+        return not np.array_equal(ops.convert_to_numpy(self.limits), _limits(self.config, True))
 
     def values(self) -> Values:
         return Values(*(ops.convert_to_tensor(v) for v in self.variables))

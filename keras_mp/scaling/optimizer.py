@@ -7,9 +7,11 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_mp.scaling import checkpoint
 from keras_mp.scaling.attribution import Attribution, attribute
 from keras_mp.scaling.device_state import DeviceState
 from keras_mp.scaling.kernels import kernel_for
+from keras_mp.scaling.masters import Masters, masters_for
 from keras_mp.scaling.presets import resolve
 from keras_mp.scaling.ring import StepRow, decode
 from keras_mp.scaling.state import ScaleConfig
@@ -57,6 +59,9 @@ class LossScaleOptimizer(keras.optimizers.LossScaleOptimizer):
             max_scale, on_exhausted: Replace the preset's field of that name (see ``ScaleConfig``).
             The defaults of "dynamic": 2**15, 2000, 2, 0.5, 1, 2**-14, 2**24, "warn".
         attribution: Keep which variables were not finite. Defaults to True.
+        master_weights: Keep float32 masters of variables in float16 or bfloat16, so that small
+            updates are not lost (see ``masters``). "auto", the default, keeps them where there are
+            such variables, and warns where it cannot; True raises there; False keeps none.
         name: Name of the optimizer.
         dynamic_growth_steps, dynamic: The names that Keras and tf.keras use for
             ``growth_interval`` and for a static scale (``dynamic=False``).
@@ -78,6 +83,7 @@ class LossScaleOptimizer(keras.optimizers.LossScaleOptimizer):
         max_scale: float | None = None,
         on_exhausted: str | None = None,
         attribution: bool = True,
+        master_weights: bool | str = "auto",
         name: str | None = None,
         dynamic_growth_steps: int | None = None,
         dynamic: bool | None = None,
@@ -113,11 +119,22 @@ class LossScaleOptimizer(keras.optimizers.LossScaleOptimizer):
         self.preset = preset
         self.config: ScaleConfig = config
         self.attribution = bool(attribution)
+        if master_weights not in ("auto", True, False):
+            raise ValueError(
+                '`master_weights` must be "auto", True or False. '
+                f"Received: master_weights={master_weights!r}"
+            )
+        self.master_weights = master_weights
         # Set past attribute tracking: what Keras tracks on an optimizer lands in checkpoints.
         object.__setattr__(self, "_state", None)
         object.__setattr__(self, "_kernel", None)
         object.__setattr__(self, "_ring_rows", 0)
         object.__setattr__(self, "_distances", {})
+        object.__setattr__(self, "_masters", None)
+        object.__setattr__(self, "_pending", {})
+        object.__setattr__(self, "scaler_state", checkpoint.ScalerState(self))
+
+    built: bool
 
     # What belongs to the optimizer inside.
     weight_decay = _forwarded("weight_decay")
@@ -134,22 +151,31 @@ class LossScaleOptimizer(keras.optimizers.LossScaleOptimizer):
         if self.built:
             return
         variables = list(variables)
-        if not self.inner_optimizer.built:
-            self.inner_optimizer.build(variables)
         object.__setattr__(self, "_trainable_variables", variables)
-        for i, variable in enumerate(variables):
+        masters: Masters | None = masters_for(self, variables, self.master_weights)
+        object.__setattr__(self, "_masters", masters)
+        object.__setattr__(self, "_targets", variables if masters is None else masters.targets)
+        if masters is not None:
+            # Tracked by Keras, for tf.train.Checkpoint, which finds variables by itself.
+            self._master_variables = masters.variables
+        if not self.inner_optimizer.built:
+            self.inner_optimizer.build(self._targets)
+        for i, (variable, target) in enumerate(zip(variables, self._targets, strict=True)):
             self._trainable_variables_indices[self._var_key(variable)] = i
+            self._trainable_variables_indices[self._var_key(target)] = i
         object.__setattr__(self, "_state", DeviceState(self, self.config))
         object.__setattr__(self, "_kernel", kernel_for(self))
         if self._ring_rows:
             self._kernel.allocate_ring(self._ring_rows)
         self.built = True
+        checkpoint.finish_build(self)
 
     @property
     def variables(self) -> list[Any]:
-        """The scaler's variables, then the inner optimizer's."""
+        """The scaler's variables, then the inner optimizer's, then the masters."""
         own = [] if self._state is None else self._state.variables
-        return [*own, *self.inner_optimizer.variables]
+        masters = [] if self._masters is None else self._masters.variables
+        return [*own, *self.inner_optimizer.variables, *masters]
 
     # The step.
 
@@ -176,8 +202,8 @@ class LossScaleOptimizer(keras.optimizers.LossScaleOptimizer):
                     "`optimizer.build(trainable_variables)` before it. "
                     "Received: trainable_variables=None"
                 )
-            with keras.name_scope(self.name, caller=self):
-                self.build(trainable_variables)
+            # In no name scope of ours: the slots get the paths that they get without a wrapper.
+            self.build(trainable_variables)
         variables = self._trainable_variables if trainable_variables is None else None
         if variables is None:
             variables = list(trainable_variables)
@@ -186,7 +212,13 @@ class LossScaleOptimizer(keras.optimizers.LossScaleOptimizer):
                 "`grads` must hold one gradient (or None) a variable. "
                 f"Received: {len(grads)} gradients for {len(variables)} variables"
             )
-        self._kernel.apply(grads, variables)
+        masters = self._masters
+        if masters is None:
+            self._kernel.apply(grads, variables)
+            return
+        masters.before()
+        self._kernel.apply(masters.gradients(grads, variables), masters.targets_of(variables))
+        masters.after()
 
     def apply_gradients(self, grads_and_vars: Any) -> Any:
         """``apply`` on (gradient, variable) pairs; returns ``iterations``, as tf.keras does."""
@@ -208,9 +240,19 @@ class LossScaleOptimizer(keras.optimizers.LossScaleOptimizer):
                 "`optimizer_variables` must hold one tensor for each of `optimizer.variables` "
                 f"({len(self.variables)}). Received: {len(optimizer_variables)} tensors"
             )
-        return self._kernel.stateless_apply(
-            list(optimizer_variables), list(grads), list(trainable_variables)
-        )
+        arguments = list(optimizer_variables), list(grads), list(trainable_variables)
+        if self._masters is None:
+            return self._kernel.stateless_apply(*arguments)
+        return self._masters.stateless(self._kernel.stateless_apply, *arguments)
+
+    def finalize_variable_values(self, var_list: Any) -> None:
+        """The end of a training: with EMA, the averages become the variables' values."""
+        if self._masters is None:
+            self.inner_optimizer.finalize_variable_values(var_list)
+        elif self.use_ema:
+            self._masters.before()
+            self.inner_optimizer.finalize_variable_values(self._masters.targets_of(var_list))
+            self._masters.after()
 
     # What happened, for the host.
 
@@ -265,6 +307,17 @@ class LossScaleOptimizer(keras.optimizers.LossScaleOptimizer):
         """Which variables made a step overflow, the layer nearest the loss, and the origin."""
         return attribute(row, self.variable_paths, self._distances)
 
+    def _saw_graph(self, half: bool | None, distances: dict[int, int]) -> None:
+        """What a kernel learnt from the loss' graph.
+
+        Args:
+            half: Whether it computes in float16; None where it cannot be told.
+            distances: Operations between each variable (by index) and the loss.
+        """
+        object.__setattr__(self, "_distances", distances)
+        if half is not None:
+            self._state.switch(half)
+
     # The names of Keras and tf.keras.
 
     @property
@@ -300,7 +353,22 @@ class LossScaleOptimizer(keras.optimizers.LossScaleOptimizer):
         inverse = 1.0 / self.loss_scale
         return [None if g is None else ops.multiply(g, inverse) for g in grads]
 
-    # Saving.
+    # Saving (see ``checkpoint``).
+
+    def save_own_variables(self, store: Any) -> None:
+        """Write the inner optimizer's variables, in its own layout."""
+        checkpoint.save(self, store)
+
+    def load_own_variables(self, store: Any) -> None:
+        """Read a checkpoint of this optimizer, of the plain inner one, or of Keras' wrapper."""
+        checkpoint.load(self, store)
+
+    def set_weights(self, weights: Any) -> None:
+        """Assign values to all of ``variables``; raises ValueError for another number of them."""
+        checkpoint.set_weights(self, weights)
+
+    def __dir__(self) -> list[str]:
+        return checkpoint.seen_by_the_saver(self, super().__dir__())
 
     def get_config(self) -> dict[str, Any]:
         config = self.config.as_dict()
@@ -309,11 +377,12 @@ class LossScaleOptimizer(keras.optimizers.LossScaleOptimizer):
             "inner_optimizer": keras.saving.serialize_keras_object(self.inner_optimizer),
             "scale": {"preset": self.preset, **config},
             "attribution": self.attribution,
+            "master_weights": self.master_weights,
         }
 
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Any:
-        config = dict(config)
+        config = checkpoint.widest(config)
         inner = keras.saving.deserialize_keras_object(
             config.pop("inner_optimizer"), custom_objects=custom_objects
         )

@@ -17,11 +17,11 @@ class JaxKernel(Kernel):
         return None
 
     def apply(self, grads: list[Any], variables: list[Any]) -> None:
-        targets = self.optimizer._trainable_variables
+        targets = self.optimizer._targets
         if [id(v) for v in variables] != [id(v) for v in targets]:
             by_id = {id(v): g for v, g in zip(variables, grads, strict=True)}
             grads = [by_id.get(id(v)) for v in targets]
-        own = self.optimizer.variables
+        own = [*self.state.variables, *self.inner.variables]  # without the masters
         new_trainable, new_own = self.stateless_apply(
             [v.value for v in own], grads, [v.value for v in targets]
         )

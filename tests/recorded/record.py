@@ -241,7 +241,14 @@ def record(names: list[str]) -> None:
             print(f"{name} …", flush=True)
             command = [sys.executable, __file__, "--child", runs, name]
             # Some of them end badly: that is what they are for.
-            subprocess.run(command, env=environment, check=False, capture_output=True)
+            done = subprocess.run(
+                command, env=environment, check=False, capture_output=True, text=True
+            )
+            if not (Path(runs) / name / "meta.json").exists():
+                sys.exit(f"{name} wrote no journal. It said:\n{done.stdout}{done.stderr}")
+            ended = (Path(runs) / name / "events-0.jsonl").read_text().splitlines()[-1]
+            if json.loads(ended).get("status") == "failed" and name != "failed":
+                sys.exit(f"{name} failed, and should not have: {ended}")
             neutral(Path(runs) / name, NAMES.index(name))
             shutil.rmtree(HERE / "runs" / name, ignore_errors=True)
             shutil.copytree(Path(runs) / name, HERE / "runs" / name)

@@ -7,6 +7,7 @@ draw it. Nothing here imports Keras or a backend.
 from collections.abc import Sequence
 from typing import ClassVar
 
+from textual import events
 from textual.app import App
 from textual.binding import BindingType
 from textual.filter import LineFilter
@@ -41,7 +42,8 @@ class MonitorApp(App[None]):
     TITLE = "keras-mp"
     CSS_PATH = "app.tcss"
     ENABLE_COMMAND_PALETTE = False
-    BINDINGS: ClassVar[list[BindingType]] = [*bindings(EVERYWHERE)]
+    KEYS = EVERYWHERE
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings(KEYS)]
 
     def __init__(
         self,
@@ -102,8 +104,9 @@ class MonitorApp(App[None]):
         if isinstance(self.screen, ShownScreen):
             self.screen.tick()
 
-    def on_resize(self) -> None:
-        small = too_small(self.size.width, self.size.height)
+    def on_resize(self, event: events.Resize) -> None:
+        # The app's own size follows after this.
+        small = too_small(event.size.width, event.size.height)
         if small and not isinstance(self.screen, SmallScreen):
             self.push_screen(SmallScreen())
         elif not small and isinstance(self.screen, SmallScreen):
@@ -111,4 +114,4 @@ class MonitorApp(App[None]):
 
     def action_help(self) -> None:
         if isinstance(self.screen, ShownScreen):
-            self.push_screen(HelpScreen(getattr(self.screen, "KEYS", ()), EVERYWHERE))
+            self.push_screen(HelpScreen(self.screen.KEYS, self.KEYS))

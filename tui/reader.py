@@ -91,6 +91,6 @@ def _skips(job: Job, known: _Known | None) -> Floats:
 def place_name(path: str) -> str:
     """How a folder is called on the screen: below the home folder with a tilde."""
     try:
-        return str(Path("~") / Path(path).resolve().relative_to(Path.home()))
-    except (ValueError, RuntimeError, OSError):
+        return str(Path("~") / Path(path).relative_to(Path.home()))
+    except (ValueError, RuntimeError):
         return path

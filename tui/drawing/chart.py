@@ -125,8 +125,13 @@ def _plot(
     roles: list[Role] = []
 
     def lay(part: Columns, hold: bool, role: Role) -> None:
-        names = ("low", "high", "first", "last", "mean")
-        mapped = replace(part, **{name: axis.map(getattr(part, name)) for name in names})
+        mapped = replace(
+            part,
+            low=axis.map(part.low),
+            high=axis.map(part.high),
+            first=axis.map(part.first),
+            last=axis.map(part.last),
+        )
         dots = raster.trace(bridge(mapped, hold), axis.low, axis.high, shape[0])
         roles.append(role)
         # A trend alone in its cells: dots of two colours cannot stand in one.

@@ -1,15 +1,23 @@
 """What every screen of the dashboard can do."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from textual.screen import Screen
+
+from tui.keys import Key
 
 if TYPE_CHECKING:
     from tui.app import MonitorApp
 
 
 class ShownScreen(Screen[None]):
-    """A screen that draws the app's snapshot whenever it is told to."""
+    """A screen that draws the app's snapshot whenever it is told to.
+
+    Attributes:
+        KEYS: Its keys, for the bindings, the footer and the help.
+    """
+
+    KEYS: ClassVar[tuple[Key, ...]] = ()
 
     @property
     def monitor(self) -> "MonitorApp":

@@ -121,7 +121,7 @@ class JobsScreen(ShownScreen):
         self.tick()
         if snapshot is None:
             return
-        known = len(self._jobs)
+        before = (len(self._jobs), self._notice.sentences)
         self._jobs = {job.key: job for job in snapshot.jobs}
         now = self.monitor.clock.now()
         if now - self._ordered_at >= ORDER_SECONDS or not self._order:
@@ -129,9 +129,9 @@ class JobsScreen(ShownScreen):
         else:
             kept = [key for key in self._order if key in self._jobs]
             self._order = kept + [key for key in self._jobs if key not in set(kept)]
-        if len(self._jobs) != known:
-            self._divide()
         self._notice.sentences = self._what_is_missing()
+        if (len(self._jobs), self._notice.sentences) != before:
+            self._divide()
         self._notice.redraw()
         self._table.show(self._order, self._cells)
         self._show_selected()
@@ -172,9 +172,9 @@ class JobsScreen(ShownScreen):
                 widget.show(chart(job, look) if job else None, look.charset)
 
     def _divide(self) -> None:
-        jobs = len(self._jobs) + len(self._what_is_missing())
-        parts = divide(self.size.height, jobs, self.details)
-        missing = len(self._what_is_missing())
+        said = len(self._notice.sentences)
+        missing = said + 2 if said else 0  # and a space above and below
+        parts = divide(self.size.height, max(1, len(self._jobs)) + missing, self.details)
         self._notice.styles.height = missing
         self._notice.display = missing > 0
         self._table.styles.height = max(1, parts.table - missing)

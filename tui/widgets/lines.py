@@ -73,9 +73,8 @@ class Lines(RoleStyles, Widget):
         fresh += [padded([], width)] * (height - len(fresh))
         dirty = [y for y in range(height) if y >= len(self._shown) or fresh[y] != self._shown[y]]
         self._shown = fresh
-        left, top = self.gutter.left, self.gutter.top
         if dirty:
-            self.refresh(*(Region(left, top + y, width, 1) for y in dirty))
+            self.refresh(*(Region(0, y, width, 1) for y in dirty))
 
     def on_resize(self) -> None:
         self._shown = []

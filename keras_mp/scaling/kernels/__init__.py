@@ -9,9 +9,9 @@ def kernel_for(optimizer: Any) -> Any:
     """The kernel for the current backend and this (built) optimizer."""
     backend = keras.backend.backend()
     if backend == "torch":
-        from keras_mp.scaling.kernels.torch_general import TorchGeneralKernel
+        from keras_mp.scaling.kernels.torch import TorchKernel
 
-        return TorchGeneralKernel(optimizer)
+        return TorchKernel(optimizer)
     if backend == "tensorflow":
         from keras_mp.scaling.kernels.tensorflow import TensorFlowKernel
 

@@ -6,6 +6,8 @@ import numpy as np
 from keras import ops
 
 from keras_mp.scaling.device_state import Values, advance
+from keras_mp.scaling.ring import StepRow
+from keras_mp.scaling.told import Teller
 
 OWN = 4  # the scaler's variables come first in optimizer.variables
 
@@ -28,6 +30,9 @@ class Kernel:
         # Per variable: overflows, first and last step at which its gradient was not finite.
         self.overflows = np.zeros((3, len(optimizer._trainable_variables)), np.int64)
         self.loss: Any = None  # the unscaled loss of the step under way, where it was seen
+        self.last_overflow: StepRow | None = None
+        self.run_before = 0  # consecutive skips up to the last row that was counted
+        self.teller = Teller(self.config, self._layer_to_blame)
 
     def scale_loss(self, loss: Any) -> Any:
         self.loss = loss
@@ -52,6 +57,29 @@ class Kernel:
     def overflow_counts(self) -> np.ndarray:
         """[3, variables]: how often, first step, last step a gradient was not finite."""
         return self.overflows
+
+    def note_overflow(
+        self, step: int, nonfinite: tuple[int, ...], loss_finite: bool | None
+    ) -> None:
+        """Count one skipped step."""
+        for i in nonfinite:
+            first = self.overflows[1, i] or step
+            self.overflows[:, i] = self.overflows[0, i] + 1, first, step
+        self.last_overflow = StepRow(
+            step=step,
+            scale=float("nan"),
+            next_scale=float("nan"),
+            finite=False,
+            loss=None,
+            loss_finite=loss_finite,
+            good_steps=0,
+            grad_norm=None,
+            nonfinite=nonfinite,
+        )
+
+    def _layer_to_blame(self) -> str | None:
+        row = self.last_overflow
+        return None if row is None else self.optimizer.describe(row).layer
 
     def is_update(self, iterations: Any) -> Any:
         """Whether a clean step now updates the weights, or only accumulates a micro-batch."""

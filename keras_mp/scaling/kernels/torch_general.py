@@ -1,80 +1,61 @@
-"""torch, any Keras optimizer: one multi-tensor check and unscale, one host read, step or skip."""
+"""torch, any Keras optimizer: unscale and check in two operators, one host read, step or skip."""
 
+from collections import defaultdict
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from keras_mp.scaling.device_state import APPLIED, SKIPPED, Values, ring_row
-from keras_mp.scaling.kernels.common import OWN, Kernel
-from keras_mp.scaling.ring import COLUMNS
+from keras_mp.scaling.kernels import torch_ops
 
 
-class TorchGeneralKernel(Kernel):
-    def __init__(self, optimizer: Any):
-        super().__init__(optimizer)
-        self.ring: Any = None
+def unscale_and_check(
+    grads: list[Any], scale: Any, found: Any, agree: Callable[[Any], None]
+) -> tuple[list[Any], bool]:
+    """Gradients divided by the scale, and whether all of them are finite (one host read).
 
-    def allocate_ring(self, rows: int) -> None:
-        if self.ring is None or len(self.ring) < rows:
-            columns = COLUMNS + len(self.optimizer._trainable_variables)
-            self.ring = torch.zeros(
-                (rows, columns), dtype=torch.float32, device=self.state.scale.value.device
-            )
+    Args:
+        grads: Any floating dtype, dense or sparse; None where there is none. They stay as they are.
+        scale: float32, shape (). found: float32, shape (), 0 on entry; 1 on return if not finite.
+        agree: Makes all processes see the same ``found``.
 
-    def read_ring(self) -> Any:
-        return None if self.ring is None else self.ring.cpu().numpy()
-
-    def apply(self, grads: list[Any], variables: list[Any]) -> None:
-        with torch.no_grad():
-            before = Values(*(v.value for v in self.state.variables))
-            before = before._replace(scale=before.scale.clone())
-            unscaled, finite = _unscale(grads, before.scale)
-            updated = self.is_update(self.inner._iterations.value)
-            if finite:
-                self.inner.apply(unscaled, variables)
-            flag = torch.tensor(finite, device=before.scale.device)
-            after = self.advance(before, flag, updated)
-            self.state.assign(after)
-            if self.ring is not None:
-                norms = self._norms(grads, variables)
-                row = ring_row(before, after, flag, self.loss, norms)
-                step = int(after.counters[SKIPPED] + after.counters[APPLIED])
-                self.ring[step % len(self.ring)] = row.detach()
-            self.loss = None
-
-    def _norms(self, grads: list[Any], variables: list[Any]) -> Any:
-        """Norm of each variable's scaled gradient, in the order of the optimizer's variables."""
-        out = torch.zeros(self.ring.shape[1] - COLUMNS, device=self.ring.device)
-        index = self.optimizer._get_variable_index
-        for grad, variable in zip(grads, variables, strict=True):
-            if grad is not None:
-                out[index(variable)] = torch.linalg.vector_norm(grad, dtype=torch.float32)
-        return out
-
-    def stateless_apply(
-        self, optimizer_values: list[Any], grads: list[Any], trainable_values: list[Any]
-    ) -> tuple[list[Any], list[Any]]:
-        with torch.no_grad():
-            own, inner = Values(*optimizer_values[:OWN]), optimizer_values[OWN:]
-            unscaled, finite = _unscale(grads, own.scale)
-            index = [v is self.inner._iterations for v in self.inner.variables].index(True)
-            updated = self.is_update(inner[index])
-            new_own = self.advance(own, torch.tensor(finite, device=own.scale.device), updated)
-            if finite:
-                # Keras' multi-tensor updates write in place: into copies, not the caller's tensors.
-                trainable_values, inner = self.inner.stateless_apply(
-                    [t.clone() for t in inner], unscaled, [t.clone() for t in trainable_values]
-                )
-            return list(trainable_values), [*new_own, *inner]
+    Returns:
+        (unscaled, finite). Half-precision gradients are unscaled in float32, where the quotient
+        does not underflow, and then rounded back.
+    """
+    unscaled: list[Any] = list(grads)
+    groups: dict[Any, list[int]] = defaultdict(list)
+    for i, grad in enumerate(grads):
+        if grad is not None:
+            groups[(grad.dtype, grad.device, grad.layout)].append(i)
+    for (dtype, device, layout), members in groups.items():
+        tensors = [grads[i] for i in members]
+        if layout != torch.strided:
+            tensors = [t.coalesce() for t in tensors]
+            quotients = [t / scale.to(t.dtype) for t in tensors]
+            checked = [q._values() for q in quotients]
+        elif dtype in (torch.float16, torch.bfloat16):
+            checked = list(torch._foreach_div([t.float() for t in tensors], scale.to(device)))
+            quotients = [q.to(dtype) for q in checked]
+        else:
+            quotients = checked = list(torch._foreach_div(tensors, scale.to(device)))
+        _check(checked, found)
+        for i, quotient in zip(members, quotients, strict=True):
+            unscaled[i] = quotient
+    agree(found)
+    return unscaled, found.item() == 0
 
 
-def _unscale(grads: list[Any], scale: Any) -> tuple[list[Any], bool]:
-    """(gradients / scale, whether all were finite); the gradients themselves stay as they are."""
-    present = [g for g in grads if g is not None]
-    found = torch.zeros((), dtype=torch.float32, device=scale.device)
-    out = iter(torch._foreach_mul(present, 1.0))
-    copies = [None if g is None else next(out) for g in grads]
-    torch._amp_foreach_non_finite_check_and_unscale_(
-        [c for c in copies if c is not None], found, scale.reciprocal()
-    )
-    return copies, found.item() == 0
+def _check(tensors: list[Any], found: Any) -> None:
+    """Set ``found`` where one is not finite; after unscaling, as a scale < 1 makes them larger."""
+    device = tensors[0].device
+    one = _ONES.get(device)
+    if one is None:
+        one = _ONES[device] = torch.ones((), device=device)
+    if "check" in torch_ops.probe(device) and device == found.device:
+        torch_ops.check_and_unscale_(tensors, found, one)
+    else:
+        torch_ops.check_public(tensors, found)
+
+
+_ONES: dict[Any, Any] = {}

@@ -1,0 +1,246 @@
+"""torch: the fused update where it can, any Keras optimizer where not; selection when compiled."""
+
+import operator
+from typing import Any
+
+import numpy as np
+import torch
+
+from keras_mp import _keras_internals
+from keras_mp.scaling.device_state import Values
+from keras_mp.scaling.kernels.common import OWN, Kernel
+from keras_mp.scaling.kernels.torch_distributed import agree
+from keras_mp.scaling.kernels.torch_fused import FusedUpdate, fused_update_for, global_norm
+from keras_mp.scaling.kernels.torch_general import unscale_and_check
+from keras_mp.scaling.kernels.torch_graph import inspect_graph
+from keras_mp.scaling.kernels.torch_guard import TorchGuard
+from keras_mp.scaling.kernels.torch_ring import TorchRing
+from keras_mp.scaling.kernels.torch_select import select_apply
+from keras_mp.scaling.kernels.torch_state import APPLIED, RUN, SKIPPED, TorchState
+from keras_mp.scaling.ring import decode
+
+# On an accelerator a look at the state waits for the device: this many steps apart.
+LOOK_EVERY = 256
+
+
+_GRAD = operator.attrgetter("grad")
+_KIND = operator.attrgetter("dtype", "layout")
+_FUSIBLE = {(torch.float32, torch.strided)}
+
+
+class TorchKernel(Kernel):
+    """See the module.
+
+    Attributes:
+        follow_device: Look at the state only every ``LOOK_EVERY`` steps, as on an accelerator.
+            False on a CPU, where the host sees the same memory for nothing. Tests set it.
+    """
+
+    def __init__(self, optimizer: Any):
+        super().__init__(optimizer)
+        self.variables = list(optimizer._targets)
+        self.targets = list(optimizer._targets)  # masters instead of half-precision variables
+        self.ids = [id(v) for v in self.targets]
+        self.linked: TorchState | None = None
+        self.fused: FusedUpdate | None = None
+        self.ring: TorchRing | None = None
+        self.guard: TorchGuard | None = None
+        self.loss_guard: TorchGuard | None = None
+        self.inspected = False
+        self.counted_until = 0
+        self.follow_device = self.state.scale.value.device.type != "cpu"
+        if self.follow_device and optimizer.attribution:
+            self.allocate_ring(LOOK_EVERY)
+
+    # The loss.
+
+    def scale_loss(self, loss: Any) -> Any:
+        if torch.compiler.is_compiling():
+            self.loss = loss.detach()
+            return loss * self.state.scale.value.to(loss.dtype)
+        if not self.inspected and isinstance(loss, torch.Tensor) and loss.grad_fn is not None:
+            self.inspected = True
+            parameters = [v.value for v in self.optimizer._trainable_variables]
+            half, distances = inspect_graph(loss, parameters)
+            self.optimizer._saw_graph(half, distances)
+        self.loss = loss.detach()
+        if self.loss_guard is not None:
+            self.loss_guard.settle(torch.isfinite(self.loss))
+        return loss * self.state.scale.value.to(loss.dtype)
+
+    # The step.
+
+    def apply(self, grads: list[Any], variables: list[Any]) -> None:
+        with torch.no_grad():
+            if torch.compiler.is_compiling():
+                select_apply(self, grads, variables)
+            else:
+                self._apply(grads, variables)
+            self.loss = None
+
+    def _apply(self, grads: list[Any], variables: list[Any]) -> None:
+        state = self.linked or self._link()
+        changed = state.notice_changes()
+        ring = self.ring
+        if ring is not None:
+            ring.start(state, changed)
+        scale = None if self.follow_device else float(state.host_scale_found[0])
+        norms = self._norms(grads, variables) if ring is not None and self.follow_device else None
+        measure = ring is not None and norms is None
+        if self.fused is not None and self._fusible(grads, variables):
+            # A variable's own .grad may be unscaled in place, as GradScaler does; other tensors
+            # are the caller's.
+            own = map(_GRAD, self.fused.parameters)
+            owned = all(map(operator.is_, own, grads))
+            norm = self.fused.apply(grads, owned, agree, measure)
+            state.device_update(self.advance)
+        else:
+            norm = self._apply_general(state, grads, variables, measure)
+        if self.guard is not None:
+            self.guard.settle(state.ok)
+        noted: tuple[int, ...] | None = None
+        if not self.follow_device:
+            skipped = bool(state.host_integers[RUN])
+            noted = self._who(grads, variables) if skipped else ()
+        if ring is not None:
+            ring.write(state, self.loss, norm, norms, noted)
+        if noted is not None:
+            self._tell(state, scale, noted)
+        elif state.steps % LOOK_EVERY == 0:
+            self.look()
+
+    def _link(self) -> TorchState:
+        """Join the state's storage, at the first eager step: a compiled one leaves it apart."""
+        iterations = _keras_internals.raw_iterations(self.inner)
+        self.linked = TorchState(self.state, iterations)
+        self.fused = fused_update_for(self.inner, self.targets, self.linked)
+        return self.linked
+
+    def _fusible(self, grads: list[Any], variables: list[Any]) -> bool:
+        try:
+            kinds = set(map(_KIND, grads))
+        except AttributeError:  # None: a variable without a gradient
+            return False
+        return (
+            kinds == _FUSIBLE
+            and list(map(id, variables)) == self.ids
+            and type(self.fused).allows(self.inner)
+        )
+
+    def _apply_general(
+        self, state: TorchState, grads: list[Any], variables: list[Any], measure: bool
+    ) -> Any:
+        unscaled, finite = unscale_and_check(grads, state.scale, state.found, agree)
+        updated = self._updates_now()
+        norm = None
+        if measure:
+            norm = global_norm([_dense(g) for g in unscaled if g is not None])
+        if finite:
+            self.inner.apply(unscaled, variables)
+            state.expect_update()
+        else:
+            state.found.zero_()
+        if self.guard is not None:
+            state.ok.fill_(finite)
+        state.host_update(finite, updated)
+        return norm
+
+    def _updates_now(self) -> bool:
+        steps = self.inner.gradient_accumulation_steps
+        return not steps or (self.linked.host_iterations + 1) % steps == 0
+
+    def stateless_apply(
+        self, optimizer_values: list[Any], grads: list[Any], trainable_values: list[Any]
+    ) -> tuple[list[Any], list[Any]]:
+        with torch.no_grad():
+            own, inner = Values(*optimizer_values[:OWN]), list(optimizer_values[OWN:])
+            found = torch.zeros((), device=own.scale.device)
+            unscaled, finite = unscale_and_check(grads, own.scale, found, agree)
+            iterations = _keras_internals.raw_iterations(self.inner)
+            index = [v is iterations for v in self.inner.variables].index(True)
+            new_own = self.advance(own, found == 0, self.is_update(inner[index]))
+            trainable = list(trainable_values)
+            if finite:
+                # Keras' multi-tensor updates write in place: into copies, not the caller's.
+                trainable, inner = self.inner.stateless_apply(
+                    [t.clone() for t in inner], unscaled, [t.clone() for t in trainable]
+                )
+            return list(trainable), [*new_own, *inner]
+
+    # What happened.
+
+    def allocate_ring(self, rows: int) -> None:
+        if self.ring is None or self.ring.rows <= rows:
+            device = self.state.scale.value.device
+            self.ring = TorchRing(rows, len(self.variables), device)
+
+    def read_ring(self) -> np.ndarray | None:
+        if self.ring is None:
+            return None
+        ring = self.ring.read()
+        if self.follow_device:
+            self._count(ring)
+        return ring
+
+    def look(self) -> None:
+        """Let the host see what happened since the last look: counts, and what must be said."""
+        if self.ring is not None:
+            self._count(self.ring.read())
+        elif self.linked is not None:
+            state = self.linked.read()
+            self.teller.check(state.scale, state.consecutive_skips, self.linked.config)
+
+    def overflow_counts(self) -> np.ndarray:
+        if self.follow_device:
+            self.look()
+        return self.overflows
+
+    def _count(self, ring: np.ndarray) -> None:
+        """Count the overflows of rows that were not counted yet, and say what must be said."""
+        rows = decode(ring, self.counted_until)
+        run = self.run_before
+        for row in rows:
+            run = 0 if row.finite else run + 1
+            if not row.finite:
+                self.note_overflow(row.step, row.nonfinite, row.loss_finite)
+            self.teller.check(row.scale, run, self.linked.config if self.linked else None)
+        if rows:
+            self.counted_until, self.run_before = rows[-1].step, run
+
+    def _who(self, grads: list[Any], variables: list[Any]) -> tuple[int, ...]:
+        """Indices of the variables whose gradient is not finite: only after a skip, on a CPU."""
+        if not self.optimizer.attribution:
+            return ()
+        index = self.optimizer._get_variable_index
+        return tuple(
+            index(v)
+            for g, v in zip(grads, variables, strict=True)
+            if g is not None and not bool(torch.isfinite(_dense(g)).all())
+        )
+
+    def _tell(self, state: TorchState, scale: float, noted: tuple[int, ...]) -> None:
+        """The host saw the step: count an overflow, and say what must be said."""
+        run = int(state.host_integers[RUN])
+        if run:
+            loss_finite = None if self.loss is None else bool(torch.isfinite(self.loss))
+            step = int(state.host_integers[SKIPPED]) + int(state.host_integers[APPLIED])
+            self.note_overflow(step, noted, loss_finite)
+        if run or self.teller.said:
+            self.teller.check(scale, run, state.config)
+
+    def _norms(self, grads: list[Any], variables: list[Any]) -> list[Any]:
+        """Norm of each variable's scaled gradient, in the optimizer's order; 0 where none is."""
+        if not any(g is None for g in grads) and [id(v) for v in variables] == self.ids:
+            return list(torch._foreach_norm([_dense(g) for g in grads]))
+        norms = [self.ring.unseen] * len(self.variables)
+        present = [(g, v) for g, v in zip(grads, variables, strict=True) if g is not None]
+        index = self.optimizer._get_variable_index
+        for norm, (_, v) in zip(
+            torch._foreach_norm([_dense(g) for g, _ in present]), present, strict=True
+        ):
+            norms[index(v)] = norm
+        return norms
+
+
+def _dense(grad: Any) -> Any:
+    return grad if grad.layout is torch.strided else grad.coalesce()._values()

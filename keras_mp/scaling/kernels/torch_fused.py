@@ -1,0 +1,245 @@
+"""torch: Keras' Adam, AdamW and SGD by one fused operator that leaves everything be on overflow.
+
+Nothing is read by the host and no scalar is copied from it; the operators a step are counted in
+``benchmarks/scaler.py``. The formulas and slots are Keras' own (epsilon outside the bias
+correction, velocities that carry the learning rate), so checkpoints stay exchangeable with the
+plain optimizer.
+"""
+
+from typing import Any
+
+import keras
+import torch
+
+from keras_mp import _keras_internals
+from keras_mp.scaling.kernels import torch_ops
+from keras_mp.scaling.kernels.torch_state import TorchState
+
+# Variables of fewer elements than this on average are gathered in one tensor first, on a CPU: from
+# here on the memory's speed and not the call decides.
+_SHORT = 2**14
+
+
+def fused_update_for(inner: Any, variables: list[Any], state: TorchState) -> "FusedUpdate | None":
+    """The fused update of an optimizer, or None where an option or a variable rules it out."""
+    rules: dict[type, type[FusedUpdate]] = {
+        _concrete(keras.optimizers.Adam): FusedAdam,
+        _concrete(keras.optimizers.AdamW): FusedAdam,
+        _concrete(keras.optimizers.SGD): FusedSGD,
+    }
+    rule = rules.get(type(inner))
+    if rule is None or rule.operator not in torch_ops.probe(state.scale.device):
+        return None
+    usable = all(
+        v.value.dtype == torch.float32
+        and v.value.device == state.scale.device
+        and v.constraint is None
+        and not getattr(v, "overwrite_with_gradient", False)
+        for v in variables
+    )
+    return rule(inner, variables, state) if usable and rule.allows(inner) else None
+
+
+def _concrete(optimizer: type) -> type:
+    """The class that Keras really makes for one of its optimizers (a torch subclass of it)."""
+    return type(optimizer())
+
+
+class FusedUpdate:
+    """What the two rules share: unscale, check, decay.
+
+    Args:
+        inner: The optimizer. variables: Those it was built with. state: The scaler's.
+    """
+
+    operator = ""
+
+    def __init__(self, inner: Any, variables: list[Any], state: TorchState):
+        self.inner = inner
+        self.state = state
+        self.parameters = [v.value for v in variables]
+        self.decayed = [v.value for v in variables if _keras_internals.uses_weight_decay(inner, v)]
+        device = state.scale.device
+        # On a CPU fresh memory costs more than the whole update (page faults), so copies of the
+        # gradients are kept; an accelerator's allocator has some at hand. And one operator on one
+        # long tensor beats one on many short ones.
+        self.keeps_copies = device.type == "cpu"
+        sizes = [p.numel() for p in self.parameters]
+        self.short = self.keeps_copies and sum(sizes) < _SHORT * len(sizes)
+        self.flat: Any = None
+        self.copies: list[Any] = []
+        self.one = torch.ones((), device=device)
+        self.decay = torch.empty((), device=device)
+        # What decay leaves of a weight, for the rate (tensor, version) and amount it was made for.
+        self.kept = self.one
+        self.kept_of: tuple[Any, int, float] | None = None
+
+    @staticmethod
+    def allows(inner: Any) -> bool:
+        """Whether the optimizer's options leave the update to the operator alone."""
+        return not (
+            inner.clipnorm
+            or inner.global_clipnorm
+            or inner.clipvalue
+            or inner.use_ema
+            or inner.gradient_accumulation_steps
+            or inner.loss_scale_factor is not None
+        )
+
+    def learning_rate(self) -> Any:
+        rate = self.inner.learning_rate
+        rate = rate.value if isinstance(rate, keras.Variable) else rate
+        return torch.as_tensor(rate, dtype=torch.float32, device=self.one.device)
+
+    def apply_decay(self, rate: Any) -> None:
+        """Keras' decoupled weight decay: w *= 1 - decay * rate, or exactly 1 on overflow."""
+        amount = self.inner.weight_decay
+        if amount is None:
+            return
+        known = (rate, rate._version, amount)
+        if self.kept_of is None or self.kept_of[0] is not rate or self.kept_of[1:] != known[1:]:
+            self.kept_of = known
+            self.kept = 1 - amount * rate
+        torch.where(self.state.ok, self.kept, self.one, out=self.decay)
+        torch._foreach_mul_(self.decayed, self.decay)
+
+    def unscale(self, gradients: list[Any], owned: bool) -> tuple[list[Any], list[Any]]:
+        """gradients / scale, in place where they are owned and that is the faster way.
+
+        Returns:
+            (one tensor a variable, the same numbers in as few tensors as they are stored in).
+        """
+        scale = self.state.scale
+        if self.keeps_copies and (self.short or not owned):
+            if self.flat is None:
+                sizes = [p.numel() for p in self.parameters]
+                self.flat = torch.empty(sum(sizes))
+                parts = torch.split(self.flat, sizes)
+                shapes = [p.shape for p in self.parameters]
+                self.copies = [c.view(s) for c, s in zip(parts, shapes, strict=True)]
+            torch._foreach_copy_(self.copies, gradients)
+            self.flat.div_(scale)
+            return self.copies, [self.flat]
+        if owned:
+            torch._foreach_div_(gradients, scale)
+        else:
+            gradients = list(torch._foreach_div(gradients, scale))
+        return gradients, gradients
+
+    def check(self, tensors: list[Any], agree: Any) -> None:
+        """Set the state's ``found`` and ``ok``; the tensors keep their values."""
+        torch_ops.check_and_unscale_(tensors, self.state.found, self.one)
+        agree(self.state.found)
+        torch.eq(self.state.found, 0, out=self.state.ok)
+
+    def apply(self, gradients: list[Any], owned: bool, agree: Any, norm: bool) -> Any:
+        """Update the variables, or nothing where a gradient is not finite.
+
+        Args:
+            gradients: Of the scaled loss, one a variable.
+            owned: They may be written to. agree: Makes all processes see the same ``found``.
+            norm: Whether to measure.
+
+        Returns:
+            Global L2 norm of the unscaled gradients (float32, shape ()), or None.
+        """
+        raise NotImplementedError
+
+
+def global_norm(tensors: list[Any]) -> Any:
+    """L2 norm over all elements of all tensors; float32, shape ()."""
+    if len(tensors) == 1:
+        return torch.linalg.vector_norm(tensors[0])
+    return torch.linalg.vector_norm(torch.stack(torch._foreach_norm(tensors)))
+
+
+class FusedAdam(FusedUpdate):
+    operator = "adam"
+
+    @staticmethod
+    def allows(inner: Any) -> bool:
+        return FusedUpdate.allows(inner) and not inner.amsgrad
+
+    def __init__(self, inner: Any, variables: list[Any], state: TorchState):
+        super().__init__(inner, variables, state)
+        slots = _keras_internals.adam_slots(inner)
+        self.momentums, self.velocities = ([v.value for v in slot] for slot in slots)
+        device = state.scale.device
+        self.steps = torch_ops.adam_steps(len(variables), device)
+        # float64: b2 ** t is close to 1 and is subtracted from it.
+        double = {"dtype": torch.float64, "device": device}
+        self.ones = torch.ones(2, **double)
+        self.exponents = torch.tensor([-1.0, 0.5], **double)
+        self.powers = torch.empty(2, **double)
+        self.product = torch.empty((), **double)
+        self.rate = torch.empty((), device=device)
+        self.betas_of: tuple[float, float] | None = None
+
+    def corrected_rate(self, rate: Any) -> Any:
+        """rate * sqrt(1 - b2 ** t) / (1 - b1 ** t) with t = iterations + 1, on the device."""
+        betas = (self.inner.beta_1, self.inner.beta_2)
+        if betas != self.betas_of:
+            self.betas_of = betas
+            self.betas = torch.tensor(betas, dtype=torch.float64, device=self.ones.device)
+            self.negative_betas = -self.betas
+        torch.pow(self.betas, self.state.iterations, out=self.powers)
+        torch.addcmul(self.ones, self.negative_betas, self.powers, out=self.powers)
+        torch.pow(self.powers, self.exponents, out=self.powers)
+        torch.prod(self.powers, dim=0, out=self.product)
+        return torch.mul(self.product, rate, out=self.rate)
+
+    def apply(self, gradients: list[Any], owned: bool, agree: Any, norm: bool) -> Any:
+        state = self.state
+        # The operator can unscale by itself, but gradients that were checked before may overflow
+        # when a scale below 1 makes them larger: only where the host sees that it is not.
+        by_operator = owned and not self.short and state.host_sees_scale_from_one
+        tensors = gradients
+        if not by_operator:
+            gradients, tensors = self.unscale(gradients, owned)
+        self.check(tensors, agree)
+        measured = global_norm(tensors) if norm else None
+        if norm and by_operator:
+            measured = measured / state.scale
+        rate = self.learning_rate()
+        self.apply_decay(rate)
+        torch_ops.fused_adam_(
+            self.parameters,
+            gradients,
+            self.momentums,
+            self.velocities,
+            self.steps,
+            rate=self.corrected_rate(rate),
+            beta_1=self.inner.beta_1,
+            beta_2=self.inner.beta_2,
+            epsilon=self.inner.epsilon,
+            grad_scale=state.scale if by_operator else None,
+            found=state.found,
+        )
+        return measured
+
+
+class FusedSGD(FusedUpdate):
+    operator = "sgd"
+
+    def __init__(self, inner: Any, variables: list[Any], state: TorchState):
+        super().__init__(inner, variables, state)
+        self.momentums = [v.value for v in _keras_internals.sgd_slots(inner)]
+        self.factor = torch.empty((), device=self.one.device)
+
+    def apply(self, gradients: list[Any], owned: bool, agree: Any, norm: bool) -> Any:
+        # Never in place: a variable's own gradient would come out multiplied by the rate.
+        gradients, tensors = self.unscale(gradients, owned=False)
+        self.check(tensors, agree)
+        measured = global_norm(tensors) if norm else None
+        rate = self.learning_rate()
+        self.apply_decay(rate)
+        torch._foreach_mul_(tensors, torch.neg(rate, out=self.factor))
+        torch_ops.fused_sgd_(
+            self.parameters,
+            gradients,
+            self.momentums,
+            momentum=self.inner.momentum,
+            nesterov=self.inner.nesterov,
+            found=self.state.found,
+        )
+        return measured

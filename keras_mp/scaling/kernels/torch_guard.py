@@ -1,0 +1,50 @@
+"""Variables that a skipped step must leave as they were, on torch: three operators, no host read.
+
+A copy holds the values after the last good step. After the next, live values or the copy are
+selected into both. A stale copy would bring old values back after ``load_weights``: before each
+forward pass the version counters tell whether somebody else wrote, and the copy is taken anew.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+
+class TorchGuard:
+    """Args: variables: Keras variables, of floating dtype, on one device."""
+
+    def __init__(self, variables: Sequence[Any]):
+        self.tensors = [v.value for v in variables]
+        self.versions: tuple[int, ...] = ()
+        if not self.tensors:
+            return
+        self.dtype = torch.float32
+        for tensor in self.tensors:
+            self.dtype = torch.promote_types(self.dtype, tensor.dtype)
+        self.flat = [t.detach().reshape(-1) for t in self.tensors]
+        self.saved = torch.cat([t.to(self.dtype) for t in self.flat])
+        self.views = list(torch.split(self.saved, [t.numel() for t in self.flat]))
+        self._settled()
+
+    def refresh(self) -> None:
+        """Take the copy anew, if somebody wrote to the variables since the last step."""
+        if self.tensors and self.versions != self._current():
+            with torch.no_grad():
+                torch.cat([t.to(self.dtype) for t in self.flat], out=self.saved)
+            self._settled()
+
+    def settle(self, ok: Any) -> None:
+        """After a step: keep the live values where ``ok`` (bool, shape ()), else the copy."""
+        if not self.tensors:
+            return
+        live = torch.cat(self.flat)
+        torch.where(ok, live.to(self.dtype), self.saved, out=self.saved)
+        torch._foreach_copy_(self.flat, self.views)
+        self._settled()
+
+    def _current(self) -> tuple[int, ...]:
+        return tuple(t._version for t in self.tensors)
+
+    def _settled(self) -> None:
+        self.versions = self._current()

@@ -1,0 +1,174 @@
+"""The private torch operators that the kernels use, in one place, each tried before it is used.
+
+They are what ``torch.amp.GradScaler`` and ``torch.optim`` run on. ``probe`` calls each once on the
+device: an operator that is missing, or refuses, is left out and the caller takes a path on torch's
+public API.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+# Adam's bias correction is computed outside (Keras puts epsilon outside of it): with a step count
+# this large the operator's own correction is exactly 1 in float32.
+_NO_BIAS_CORRECTION = 1e9
+
+
+def check_and_unscale_(tensors: list[Any], found: Any, inverse: Any) -> None:
+    """Multiply in place by ``inverse``; set ``found`` to 1 where anything was not finite.
+
+    Args:
+        tensors: Of one device and dtype. found, inverse: float32, one element each.
+    """
+    torch._amp_foreach_non_finite_check_and_unscale_(tensors, found, inverse)
+
+
+def check_public(tensors: list[Any], found: Any) -> None:
+    """The check of ``check_and_unscale_`` on torch's public API: several operators a tensor."""
+    for tensor in tensors:
+        bad = (~torch.isfinite(tensor)).any().to(device=found.device, dtype=found.dtype)
+        torch.maximum(found, bad, out=found)
+
+
+def update_scale_(
+    scale: Any, tracker: Any, found: Any, growth: float, backoff: float, interval: int
+) -> None:
+    """torch's scale update; ``tracker`` (int32) counts clean steps. Refuses to grow to infinity."""
+    torch._amp_update_scale_(scale, tracker, found, growth, backoff, interval)
+
+
+def fused_adam_(
+    parameters: list[Any],
+    gradients: list[Any],
+    momentums: list[Any],
+    velocities: list[Any],
+    steps: list[Any],
+    *,
+    rate: Any,
+    beta_1: float,
+    beta_2: float,
+    epsilon: float,
+    grad_scale: Any,
+    found: Any,
+) -> None:
+    """One Adam update of all tensors, nothing where ``found`` is 1.
+
+    Args:
+        steps: From ``adam_steps``. rate: float32 scalar tensor, bias correction included.
+        grad_scale: Divides the gradients, in place; or None.
+        found: float32, one element.
+    """
+    torch._fused_adam_(
+        parameters,
+        gradients,
+        momentums,
+        velocities,
+        [],
+        steps,
+        lr=rate,
+        beta1=beta_1,
+        beta2=beta_2,
+        weight_decay=0.0,
+        eps=epsilon,
+        amsgrad=False,
+        maximize=False,
+        grad_scale=grad_scale,
+        found_inf=found,
+    )
+
+
+def adam_steps(count: int, device: Any) -> list[Any]:
+    """The step counts that switch the operator's own bias correction off: one shared tensor."""
+    return [torch.full((), _NO_BIAS_CORRECTION, device=device)] * count
+
+
+def fused_sgd_(
+    parameters: list[Any],
+    gradients: list[Any],
+    momentums: list[Any],
+    *,
+    momentum: float,
+    nesterov: bool,
+    found: Any,
+) -> None:
+    """p += velocity update with gradients that carry -learning_rate already (Keras' convention)."""
+    torch._fused_sgd_(
+        parameters,
+        gradients,
+        momentums,
+        weight_decay=0.0,
+        momentum=momentum,
+        lr=-1.0,
+        dampening=0.0,
+        nesterov=nesterov,
+        maximize=False,
+        is_first_step=False,
+        grad_scale=None,
+        found_inf=found,
+    )
+
+
+@functools.cache
+def probe(device: torch.device) -> frozenset[str]:
+    """Names of the operators above that work on a device, by trying each on two small tensors."""
+    ones = functools.partial(torch.ones, device=device)
+
+    def check() -> bool:
+        tensors, found = [ones(2), ones(3) * float("inf")], torch.zeros((), device=device)
+        check_and_unscale_(tensors, found, ones(()) / 2)
+        return bool(found == 1 and (tensors[0] == 0.5).all())
+
+    def scale() -> bool:
+        value, tracker = ones(()), torch.zeros((), dtype=torch.int32, device=device)
+        update_scale_(value, tracker, torch.zeros((), device=device), 2.0, 0.5, 1)
+        return bool(value == 2 and tracker == 0)
+
+    def adam() -> bool:
+        works = True
+        for flag in (0.0, 1.0):
+            p, m, v = [ones(2)], [torch.zeros(2, device=device)], [torch.zeros(2, device=device)]
+            fused_adam_(
+                p,
+                [ones(2)],
+                m,
+                v,
+                adam_steps(1, device),
+                rate=ones(()),
+                beta_1=0.5,
+                beta_2=0.75,
+                epsilon=0.0,
+                grad_scale=None,
+                found=torch.full((), flag, device=device),
+            )
+            # m = 0.5, v = 0.25, p = 1 - 0.5 / sqrt(0.25) = 0, or nothing at all
+            expected = (0.0, 0.5, 0.25) if flag == 0 else (1.0, 0.0, 0.0)
+            works &= all(bool((t[0] == e).all()) for t, e in zip((p, m, v), expected, strict=True))
+        return works
+
+    def sgd() -> bool:
+        works = True
+        for flag, expected in ((0.0, (3.0, 2.0)), (1.0, (1.0, 2.0))):
+            p, b = [ones(2)], [ones(2) * 2]
+            fused_sgd_(
+                p,
+                [ones(2)],
+                b,
+                momentum=0.5,
+                nesterov=False,
+                found=torch.full((), flag, device=device),
+            )
+            works &= bool((p[0] == expected[0]).all() and (b[0] == expected[1]).all())
+        return works
+
+    tries = {"check": check, "scale": scale, "adam": adam, "sgd": sgd}
+    return frozenset(name for name, attempt in tries.items() if _works(attempt))
+
+
+def _works(attempt: Callable[[], bool]) -> bool:
+    try:
+        with torch.no_grad():
+            return attempt()
+    except (AttributeError, TypeError, RuntimeError, NotImplementedError):
+        return False

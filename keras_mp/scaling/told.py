@@ -1,0 +1,81 @@
+"""What is said aloud: each thing once, with what to do about it."""
+
+import math
+import warnings
+from collections.abc import Callable
+
+from keras_mp.scaling.state import ScaleConfig, exhausted
+
+# A fresh scale of 2**15 that meets one bad layer needs about 15 skips to find its level; 20 in a
+# row are more than finding the level takes.
+LONG_RUN = 20
+
+
+class LossScaleExhaustedError(RuntimeError):
+    """Every step overflows although the loss scale cannot fall any further."""
+
+
+class Teller:
+    """Says when nothing trains: once a run of skips, and again only after a clean step.
+
+    Args:
+        config: With ``on_exhausted``. layer: Gives the layer to blame, as far as is known.
+    """
+
+    def __init__(self, config: ScaleConfig, layer: Callable[[], str | None]):
+        self.config = config
+        self.layer = layer
+        self.said: set[str] = set()
+
+    def check(
+        self, scale: float, consecutive_skips: int, config: ScaleConfig | None = None
+    ) -> None:
+        """Look at the state after a step.
+
+        Args:
+            scale: The loss scale the step used. consecutive_skips: The run, that step included.
+            config: The settings in force, where they differ from the optimizer's.
+
+        Raises:
+            LossScaleExhaustedError: With ``on_exhausted="raise"``.
+        """
+        if consecutive_skips == 0:
+            self.said.clear()
+            return
+        config = config or self.config
+        if exhausted(scale, consecutive_skips, config):
+            self._exhausted(scale, consecutive_skips, config)
+        elif consecutive_skips >= LONG_RUN:
+            self._say(
+                "run",
+                f"{consecutive_skips} steps in a row had gradients that were not finite and were "
+                f"skipped; the loss scale is {_power(scale)}. {self._blame()}",
+            )
+
+    def _exhausted(self, scale: float, run: int, config: ScaleConfig) -> None:
+        if config.on_exhausted == "continue":
+            return
+        floor = "its floor" if config.dynamic else "static"
+        message = (
+            f"Nothing trains: {run} steps in a row had gradients that were not finite and were "
+            f"skipped, and the loss scale of {_power(scale)} is {floor}: a smaller one cannot "
+            f"help. {self._blame()} Look for inputs or labels that are not finite, keep that layer "
+            "in float32, lower the learning rate, or use mixed_bfloat16."
+        )
+        if config.on_exhausted == "raise":
+            raise LossScaleExhaustedError(message)
+        self._say("exhausted", message)
+
+    def _blame(self) -> str:
+        layer = self.layer()
+        return f"The layer to blame is {layer!r}." if layer else "No layer could be named."
+
+    def _say(self, what: str, message: str) -> None:
+        if what not in self.said:
+            self.said.add(what)
+            warnings.warn(message, RuntimeWarning, stacklevel=2)
+
+
+def _power(scale: float) -> str:
+    exponent = round(math.log2(scale))
+    return f"2**{exponent}" if scale == 2.0**exponent else f"{scale:g}"

@@ -5,7 +5,8 @@ draw it. Nothing here imports Keras or a backend.
 """
 
 from collections.abc import Sequence
-from typing import ClassVar
+from pathlib import Path
+from typing import Any, ClassVar
 
 from textual import events
 from textual.app import App
@@ -17,6 +18,7 @@ from keras_mp.telemetry.health import Alive
 from keras_mp.telemetry.process import is_alive
 from tui import look, themes
 from tui.clock import Clock, WallClock
+from tui.commands import MonitorCommands
 from tui.feed import Feed
 from tui.keys import EVERYWHERE, bindings
 from tui.messages import Looked
@@ -25,6 +27,7 @@ from tui.screens.base import ShownScreen
 from tui.screens.help import HelpScreen
 from tui.screens.jobs import JobsScreen
 from tui.screens.small import SmallScreen, too_small
+from tui.settings import Settings, load
 from tui.snapshot import Snapshot
 
 
@@ -37,11 +40,12 @@ class MonitorApp(App[None]):
         charset: What charts are made of: "braille", "blocks" or "ascii"; None suits the terminal.
         clock, alive: What time it is and whether a process lives; tests set them.
         live: False leaves the feed off; ``look_now`` then takes each snapshot (tests, pictures).
+        settings: Where the dashboard remembers what was chosen; None remembers nothing.
     """
 
     TITLE = "keras-mp"
     CSS_PATH = "app.tcss"
-    ENABLE_COMMAND_PALETTE = False
+    COMMANDS: ClassVar = {MonitorCommands}
     KEYS = EVERYWHERE
     BINDINGS: ClassVar[list[BindingType]] = [*bindings(KEYS)]
 
@@ -54,19 +58,36 @@ class MonitorApp(App[None]):
         clock: Clock | None = None,
         alive: Alive = is_alive,
         live: bool = True,
+        settings: Path | None = None,
     ):
+        self.settings, self._others, self._problem = (
+            load(settings) if settings is not None else (Settings(), {}, None)
+        )
+        self._settings_path = settings
         super().__init__()
         if not 0 < fps <= 60:
             raise ValueError(f"`fps` must be above 0 and at most 60. Received: fps={fps}")
         self.paths = list(paths)
         self.clock: Clock = clock or WallClock()
-        self.look = look.detect(charset)
+        self.look = look.detect(charset or self.settings.charset)
         self.reader = Reader(self.paths, self.clock, alive)
         self.snapshot: Snapshot | None = None
         self._feed = Feed(self.reader, self._post, fps) if live else None
         for theme in themes.THEMES.values():
             self.register_theme(theme)
-        self.theme = themes.DARK.name
+        known = self.settings.theme in self.available_themes
+        self.theme = self.settings.theme if known else themes.DARK.name
+
+    def remember(self, **chosen: Any) -> None:
+        """Keep these settings, and write them to the file if there is one."""
+        for name, value in chosen.items():
+            setattr(self.settings, name, value)
+        if self._settings_path is None:
+            return
+        problem = self.settings.save(self._settings_path, self._others)
+        if problem:
+            self._settings_path = None  # said once; the next change would fail likewise
+            self.notify(self.look.say(problem), severity="warning", markup=False)
 
     def get_default_screen(self) -> Screen[None]:
         return JobsScreen(self.paths)
@@ -79,6 +100,9 @@ class MonitorApp(App[None]):
         if self._feed is not None:
             self._feed.start()
         self.set_interval(1.0, self._tick)
+        self.acknowledge({})
+        if self._problem:
+            self.notify(self.look.say(self._problem), severity="warning", markup=False)
 
     def on_unmount(self) -> None:
         if self._feed is not None:
@@ -111,6 +135,27 @@ class MonitorApp(App[None]):
             self.push_screen(SmallScreen())
         elif not small and isinstance(self.screen, SmallScreen):
             self.pop_screen()
+
+    def acknowledge(self, seen: dict[str, int]) -> None:
+        """The user has seen these NaN: key of a job -> its ``nan_step``."""
+        if seen:
+            self.remember(acknowledged=self.settings.acknowledged | seen)
+        self.reader.acknowledged = dict(self.settings.acknowledged)
+
+    def use_charset(self, charset: str) -> None:
+        """Draw charts in "braille", "blocks" or "ascii"."""
+        self.look = look.detect(charset)
+        self.remember(charset=charset)
+        self._show()
+
+    def watch_theme(self, theme: str) -> None:
+        if self.is_running and theme != self.settings.theme:
+            self.remember(theme=theme)
+
+    def action_next_theme(self) -> None:
+        names = list(themes.THEMES)
+        at = names.index(self.theme) if self.theme in names else -1
+        self.theme = names[(at + 1) % len(names)]
 
     def action_help(self) -> None:
         if isinstance(self.screen, ShownScreen):

@@ -146,11 +146,11 @@ JOBS: dict[str, Callable[[str, str], None]] = {
         r,
         n,
         "mixed_float16",
-        47 * 6,
+        47 * 12,
         spoil=lambda step: HUGE if step > 100 and step % 9 == 0 else 1.0,
         scale="dynamic",
         growth_interval=100,
-        kill_at=270,
+        kill_at=400,
     ),
     # Every batch overflows from step 121 on.
     "collapsing": lambda r, n: train(
@@ -166,12 +166,12 @@ JOBS: dict[str, Callable[[str, str], None]] = {
         r,
         n,
         "mixed_float16",
-        47 * 6,
+        47 * 12,
         spoil=lambda step: HUGE if step > 120 else 1.0,
         scale="dynamic",
         min_scale=2.0**-3,
         on_exhausted="continue",
-        kill_at=200,
+        kill_at=400,
     ),
     "static-too-large": lambda r, n: train(
         r,
@@ -186,9 +186,9 @@ JOBS: dict[str, Callable[[str, str], None]] = {
         r,
         n,
         "float32",
-        47 * 6,
+        47 * 12,
         spoil=lambda step: float("nan") if step == 140 else 1.0,
-        kill_at=200,
+        kill_at=400,
     ),
     # The same in mixed precision: the step is skipped, and the loss is finite again.
     "nan-batch": lambda r, n: train(
@@ -211,6 +211,11 @@ JOBS: dict[str, Callable[[str, str], None]] = {
     ),
 }
 NAMES = [name for name in JOBS if ":" not in name]
+# These train side by side, so that there is a moment at which all of them run.
+TOGETHER = {
+    *("float32", "float16-unscaled", "float16-scaled"),
+    *("sawtooth", "thrashing", "exhausted", "nan-loss"),
+}
 
 
 def neutral(folder: Path, number: int) -> None:
@@ -231,27 +236,45 @@ def neutral(folder: Path, number: int) -> None:
         path.write_text("\n".join(lines) + "\n")
 
 
+def start(runs: str, name: str) -> subprocess.Popen:
+    environment = os.environ | {"KERAS_BACKEND": os.environ.get("KERAS_BACKEND", "torch")}
+    environment |= {"OMP_NUM_THREADS": "1"}
+    command = [sys.executable, __file__, "--child", runs, name]
+    with open(Path(runs) / f"{name}.log", "w") as log:
+        return subprocess.Popen(command, env=environment, stdout=log, stderr=log)
+
+
+def wait_for(started: dict[str, subprocess.Popen]) -> None:
+    for child in started.values():
+        child.wait()
+
+
+def keep(folder: Path, number: int) -> None:
+    """Put one run's journal into the recording, unless it failed and was not meant to."""
+    journal = folder / "events-0.jsonl"
+    ended = json.loads(journal.read_text().splitlines()[-1]) if journal.exists() else {}
+    if not ended or (ended.get("status") == "failed" and folder.name != "failed"):
+        log = folder.with_name(f"{folder.name}.log").read_text()
+        sys.exit(f"{folder.name} was not meant to fail: {ended or log}")
+    neutral(folder, number)
+    shutil.rmtree(HERE / "runs" / folder.name, ignore_errors=True)
+    shutil.copytree(folder, HERE / "runs" / folder.name)
+
+
 def record(names: list[str]) -> None:
     unknown = sorted(set(names) - set(NAMES))
     if unknown:
         sys.exit(f"No such job. Expected some of {', '.join(NAMES)}. Received: {unknown}")
-    environment = os.environ | {"KERAS_BACKEND": os.environ.get("KERAS_BACKEND", "torch")}
     with tempfile.TemporaryDirectory() as runs:
-        for name in names:
+        started: dict[str, subprocess.Popen] = {}
+        for name in sorted(names, key=lambda n: n not in TOGETHER):
             print(f"{name} …", flush=True)
-            command = [sys.executable, __file__, "--child", runs, name]
-            # Some of them end badly: that is what they are for.
-            done = subprocess.run(
-                command, env=environment, check=False, capture_output=True, text=True
-            )
-            if not (Path(runs) / name / "meta.json").exists():
-                sys.exit(f"{name} wrote no journal. It said:\n{done.stdout}{done.stderr}")
-            ended = (Path(runs) / name / "events-0.jsonl").read_text().splitlines()[-1]
-            if json.loads(ended).get("status") == "failed" and name != "failed":
-                sys.exit(f"{name} failed, and should not have: {ended}")
-            neutral(Path(runs) / name, NAMES.index(name))
-            shutil.rmtree(HERE / "runs" / name, ignore_errors=True)
-            shutil.copytree(Path(runs) / name, HERE / "runs" / name)
+            if name not in TOGETHER:
+                wait_for(started)
+            started[name] = start(runs, name)
+        wait_for(started)
+        for name in names:
+            keep(Path(runs) / name, NAMES.index(name))
     size = sum(path.stat().st_size for path in (HERE / "runs").rglob("*") if path.is_file())
     print(f"{len(names)} journals, {size / 1000:.0f} kB in all")
 

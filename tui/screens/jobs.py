@@ -8,6 +8,7 @@ from textual import on
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Horizontal
+from textual.widgets import Input
 
 from tui import charts
 from tui.arrangement import Arrangement
@@ -77,6 +78,7 @@ class JobsScreen(ShownScreen):
         super().__init__()
         self.arrangement = Arrangement()
         self.details = True
+        self._filter = Input(placeholder="filter: words, or column:pattern", id="filter")
         self._places = places
         self._jobs: dict[str, JobView] = {}
         self._order: list[str] = []
@@ -99,6 +101,7 @@ class JobsScreen(ShownScreen):
         yield Horizontal(*self._charts[:3], id="charts")
         yield Horizontal(*self._charts[3:], id="more-charts")
         yield self._events
+        yield self._filter
         yield self._keys
 
     @property
@@ -106,6 +109,16 @@ class JobsScreen(ShownScreen):
         return self._jobs.get(self._table.selected) if self._table.selected is not None else None
 
     def on_mount(self) -> None:
+        settings = self.monitor.settings
+        self.details = settings.details
+        self.arrangement = Arrangement(
+            sort=settings.sort if settings.sort in BY_KEY else None,
+            reverse=settings.reverse,
+            hide_ended=settings.hide_ended,
+            grouped=settings.grouped,
+            pinned=frozenset(settings.pinned),
+        )
+        self._filter.display = False
         self._table.focus()
         self.show()
 
@@ -114,26 +127,30 @@ class JobsScreen(ShownScreen):
         self.show()
 
     def tick(self) -> None:
+        hidden = len(self._jobs) - len(self._order)
+        self._status.extra = f"{hidden} hidden" if hidden else ""
         self._status.show(self.monitor.snapshot, self.monitor.clock.now(), self.monitor.look)
 
     def show(self) -> None:
         snapshot = self.monitor.snapshot
-        self.tick()
         if snapshot is None:
+            self.tick()
             return
-        before = (len(self._jobs), self._notice.sentences)
+        before_keys = self._jobs.keys()
+        before = (len(self._order), self._notice.sentences)
         self._jobs = {job.key: job for job in snapshot.jobs}
         now = self.monitor.clock.now()
-        if now - self._ordered_at >= ORDER_SECONDS or not self._order:
+        new = self._jobs.keys() - before_keys
+        if now - self._ordered_at >= ORDER_SECONDS or not self._order or new:
             self._put_in_order()
         else:
-            kept = [key for key in self._order if key in self._jobs]
-            self._order = kept + [key for key in self._jobs if key not in set(kept)]
+            self._order = [key for key in self._order if key in self._jobs]
         self._notice.sentences = self._what_is_missing()
-        if (len(self._jobs), self._notice.sentences) != before:
+        if (len(self._order), self._notice.sentences) != before:
             self._divide()
         self._notice.redraw()
         self._table.show(self._order, self._cells)
+        self.tick()
         self._show_selected()
 
     def _put_in_order(self) -> None:
@@ -149,17 +166,31 @@ class JobsScreen(ShownScreen):
             places = ", ".join(self._places)
             sentences = [say(f"No runs in {places} yet."), ""]
             sentences += ["A job that trains with keras_mp.Monitor(...) appears here as it starts."]
+        elif self._jobs and not self._order:
+            sentences = [say(self._why_none()), "Esc in the filter or h shows them again."]
         return sentences
+
+    def _why_none(self) -> str:
+        number = len(self._jobs)
+        none = f"None of {number} jobs" if number != 1 else "The only job does not show: none"
+        if self.arrangement.filter:
+            return f"{none} matches the filter {self.arrangement.filter!r}."
+        return f"{none} is still running."
 
     def _cells(self, index: int, plan: Layout) -> list[Piece]:
         job, look = self._jobs[self._order[index]], self.monitor.look
         cells: list[Piece] = []
         for place in plan.places:
             text, role = BY_KEY[place.column.key].cell(job, place.short)
-            if place.column.key == "mark" and job.key == self._table.selected:
-                text = f"▸{text[1:]}"
+            if place.column.key == "mark":
+                text = self._mark(job, text)
             cells.append((look.say(text), role))
         return cells
+
+    def _mark(self, job: JobView, mark: str) -> str:
+        """The cursor before the sign of trouble; where there is none, whether it is pinned."""
+        sign = "↑" if mark[1] == " " and job.key in self.arrangement.pinned else mark[1]
+        return ("▸" if job.key == self._table.selected else " ") + sign
 
     def _show_selected(self) -> None:
         if not self.details:
@@ -174,11 +205,12 @@ class JobsScreen(ShownScreen):
     def _divide(self) -> None:
         said = len(self._notice.sentences)
         missing = said + 2 if said else 0  # and a space above and below
-        parts = divide(self.size.height, max(1, len(self._jobs)) + missing, self.details)
+        height = self.size.height - (1 if self._filter.display else 0)
+        parts = divide(height, max(1, len(self._order)) + missing, self.details)
         self._notice.styles.height = missing
         self._notice.display = missing > 0
         self._table.styles.height = max(1, parts.table - missing)
-        self.set_class(self.size.height >= AIRY, "airy")
+        self.set_class(height >= AIRY, "airy")
         two = parts.charts >= TWO_ROWS
         for selector in ("#verdict", "#charts", "#events"):
             self.query_one(selector).display = self.details
@@ -203,8 +235,15 @@ class JobsScreen(ShownScreen):
         key = arrangement.sort
         self._header.sorted_by = None if key is None else (key, arrangement.descending)
         self._header.redraw()
-        self._put_in_order()
-        self._table.show(self._order, self._cells)
+        self._order = []
+        self.show()
+        self.monitor.remember(
+            sort=key,
+            reverse=arrangement.reverse,
+            hide_ended=arrangement.hide_ended,
+            grouped=arrangement.grouped,
+            pinned=sorted(arrangement.pinned),
+        )
 
     def action_sort(self, by: int) -> None:
         shown = [place.column.key for place in self._table.plan.places]
@@ -218,5 +257,43 @@ class JobsScreen(ShownScreen):
 
     def action_details(self) -> None:
         self.details = not self.details
+        self.monitor.remember(details=self.details)
         self._divide()
         self.show()
+
+    def action_pin(self) -> None:
+        if self.selected is not None:
+            self._arrange(self.arrangement.pin(self.selected.key))
+
+    def action_hide(self) -> None:
+        self._arrange(replace(self.arrangement, hide_ended=not self.arrangement.hide_ended))
+
+    def action_group(self) -> None:
+        self._arrange(replace(self.arrangement, grouped=not self.arrangement.grouped))
+
+    def action_acknowledge(self) -> None:
+        job = self.selected
+        if job is not None and job.nan_step is not None:
+            self.monitor.acknowledge({job.key: job.nan_step})
+
+    def action_filter(self) -> None:
+        self._filter.display = True
+        self._divide()
+        self._filter.focus()
+
+    @on(Input.Changed)
+    def _filtered(self, message: Input.Changed) -> None:
+        self._arrange(replace(self.arrangement, filter=message.value))
+
+    @on(Input.Submitted)
+    def _keep_filter(self) -> None:
+        self._filter.display = bool(self.arrangement.filter)
+        self._divide()
+        self._table.focus()
+
+    def key_escape(self) -> None:
+        """Leave the filter."""
+        self._filter.value = ""
+        self._filter.display = False
+        self._divide()
+        self._table.focus()

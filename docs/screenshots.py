@@ -1,0 +1,128 @@
+"""Draw docs/*.svg: the real dashboard on journals of real runs (``make screenshots``).
+
+The journals are those of ``tests/recorded`` (``make record``), cut at a moment at which several of
+the jobs were training: what the dashboard showed then.
+"""
+
+import asyncio
+import html
+import json
+import os
+import re
+import shutil
+import tempfile
+import time
+from pathlib import Path
+
+from tui import themes
+from tui.app import MonitorApp
+from tui.clock import SetClock
+
+DOCS = Path(__file__).resolve().parent
+RECORDED = DOCS.parent / "tests" / "recorded" / "runs"
+JOBS = (
+    *("float32", "float16-unscaled", "float16-scaled"),
+    *("sawtooth", "thrashing", "exhausted", "nan-loss"),
+)
+# How far into the shortest of them the picture is taken.
+SHARE = 0.95
+
+
+def cut(source: Path, target: Path, until: float) -> None:
+    """A journal as it lay on the disk at ``until``."""
+    target.mkdir(parents=True)
+    shutil.copy(source / "meta.json", target)
+    for path in source.glob("events-*.jsonl"):
+        lines = path.read_text().splitlines(keepends=True)
+        kept = [line for line in lines if json.loads(line)["time"] <= until]
+        (target / path.name).write_text("".join(kept))
+
+
+def moment() -> float:
+    """When all of the jobs were training."""
+    first, last = [], []
+    for name in JOBS:
+        lines = (RECORDED / name / "events-0.jsonl").read_text().splitlines()
+        first.append(json.loads(lines[0])["time"])
+        last.append(json.loads(lines[-1])["time"])
+    return max(first) + SHARE * (min(last) - max(first))
+
+
+TEXT = re.compile(
+    r'<text class="([^"]+)" x="([\d.]+)" y="([\d.]+)" textLength="([\d.]+)"([^>]*)>([^<]*)</text>'
+)
+LINE, BASE = 24.4, 18.5  # height of a line, and of its base line, in Textual's pictures
+# Row and column of each braille dot, in the order of its bit.
+DOTS = ((0, 0), (1, 0), (2, 0), (0, 1), (1, 1), (2, 1), (3, 0), (3, 1))
+
+
+def portable(svg: str) -> str:
+    """Without web fonts, and with braille as dots: few fonts have braille of the right width."""
+
+    def draw(match: re.Match[str]) -> str:
+        role, x, y, length, rest, body = match.groups()
+        text = html.unescape(body)
+        if not any(0x2800 < ord(c) < 0x2900 for c in text):
+            return match[0]
+        cell = float(length) / len(text)
+        dots = []
+        for at, character in enumerate(text):
+            bits = ord(character) - 0x2800
+            for bit, (row, column) in enumerate(DOTS):
+                if 0 < bits < 256 and bits >> bit & 1:
+                    cx = float(x) + (at + (column + 0.5) / 2) * cell
+                    cy = float(y) - BASE + (row + 0.5) * LINE / 4
+                    dots.append(f"M{cx:.1f} {cy:.1f}h0")
+        left = "".join("\xa0" if 0x2800 < ord(c) < 0x2900 else c for c in text)
+        out = f'<path class="{role} dot" d="{"".join(dots)}"/>'
+        if left.strip("\xa0 "):
+            kept = html.escape(left)
+            out += f'<text class="{role}" x="{x}" y="{y}" textLength="{length}"{rest}>{kept}</text>'
+        return out
+
+    svg = re.sub(r"@font-face\s*\{[^}]*\}", "", svg)
+    svg = svg.replace("Fira Code", "DejaVu Sans Mono").replace("monospace;", "monospace;")
+    # A dot is a stroke of no length with round ends, in the colour of the text it was.
+    svg = re.sub(r"(\.[\w-]+-r\d+) \{ fill: (#[0-9a-f]+)", r"\1 { fill: \2;stroke: none", svg)
+    svg = TEXT.sub(draw, svg)
+    colours = dict(re.findall(r"\.([\w-]+-r\d+) \{ fill: (#[0-9a-f]+)", svg))
+    strokes = "".join(
+        f".{role}.dot {{ fill: none; stroke: {colour}; stroke-width: 4; stroke-linecap: round }}\n"
+        for role, colour in colours.items()
+    )
+    return svg.replace("</style>", f"{strokes}</style>", 1)
+
+
+async def picture(name: str, size: tuple[int, int], theme: str, keys: tuple[str, ...] = ()) -> None:
+    now = moment()
+    with tempfile.TemporaryDirectory() as folder:
+        for job in JOBS:
+            cut(RECORDED / job, Path(folder) / "runs" / job, now)
+        before = Path.cwd()
+        os.chdir(folder)
+        try:
+            app = MonitorApp(
+                ["runs"], clock=SetClock(now), alive=lambda *_: True, live=False, charset="braille"
+            )
+            app.theme = theme
+            async with app.run_test(size=size) as pilot:
+                app.look_now()
+                await pilot.pause()
+                await pilot.press(*keys)
+                await pilot.pause()
+                svg = app.export_screenshot(title="keras-mp monitor runs")
+        finally:
+            os.chdir(before)
+    (DOCS / f"{name}.svg").write_text(portable(svg))
+    print(f"docs/{name}.svg")
+
+
+async def main() -> None:
+    os.environ["TZ"] = "UTC"
+    time.tzset()
+    dark = themes.DARK.name
+    await picture("dashboard", (120, 40), dark, ("down", "down", "down", "down"))
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -1,0 +1,78 @@
+import numpy as np
+import pytest
+
+from tui.clock import SetClock
+from tui.reader import Reader, place_name
+
+
+def reader_on(runs, **options):
+    app = runs.app(**options)
+    return app.reader, app.clock
+
+
+def test_a_snapshot_does_not_change_afterwards(runs):
+    runs.add("sawtooth")
+    path = runs.path / "sawtooth" / "events-0.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True)
+    reader, _ = reader_on(runs)
+    path.write_bytes(b"".join(lines[:50]))
+    (early,) = reader.look(None).jobs
+    loss = early.points["loss"].copy()
+    scales, overflows = len(early.scales), len(early.overflows)
+    with open(path, "ab") as file:
+        file.write(b"".join(lines[50:]))
+    (late,) = reader.look(None).jobs
+    assert len(late.points) > len(early.points)
+    assert np.array_equal(early.points["loss"], loss)
+    assert (len(early.scales), len(early.overflows)) == (scales, overflows)
+    with pytest.raises(ValueError, match="read-only"):
+        late.points["loss"][0] = 0.0
+
+
+def test_a_job_that_did_not_change_is_the_same_object(runs):
+    reader, _ = reader_on(runs.add("float32", "sawtooth"))
+    first, second = reader.look(None), reader.look(None)
+    assert [a is b for a, b in zip(first.jobs, second.jobs, strict=True)] == [True, True]
+
+
+def test_silence_alone_changes_the_verdict(runs):
+    reader, clock = reader_on(runs.add("killed"))
+    (before,) = reader.look(None).jobs
+    clock.move(600)
+    (after,) = reader.look(None).jobs
+    assert (before.verdict.state, after.verdict.state) == ("running", "stalled")
+    assert after.points is before.points or len(after.points) == len(before.points)
+
+
+def test_a_nan_of_the_past_is_left_out_once_it_is_acknowledged(runs):
+    reader, _ = reader_on(runs.add("nan-batch"))
+    (before,) = reader.look(None).jobs
+    assert before.nan_step == 140
+    assert before.verdict.nan == "was"
+    reader.acknowledged = {before.key: 140}
+    (after,) = reader.look(None).jobs
+    assert after.verdict.nan == "no"
+
+
+def test_runs_of_the_same_name_in_two_folders_are_two_jobs(runs, tmp_path):
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "float32").symlink_to(runs.add("float32").path / "float32")
+    snapshot = Reader([str(runs.path), str(other)], SetClock(0.0)).look(None)
+    assert [job.name for job in snapshot.jobs] == ["float32", "float32"]
+    assert len({job.key for job in snapshot.jobs}) == 2
+
+
+def test_skips_are_where_the_journal_says(runs):
+    reader, _ = reader_on(runs.add("exhausted"))
+    (job,) = reader.look(None).jobs
+    assert job.skips.tolist() == [o.step for o in job.overflows]
+    assert job.overflow_count == len(job.skips) > 20
+    assert job.skips.min() == 121, "the first spoilt batch of tests/recorded/record.py"
+
+
+def test_places_below_the_home_folder_are_abbreviated(monkeypatch):
+    monkeypatch.setenv("HOME", "/home/me")
+    assert place_name("/home/me/runs") == "~/runs"
+    assert place_name("/data/runs") == "/data/runs"
+    assert place_name("runs") == "runs"

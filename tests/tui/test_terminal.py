@@ -1,0 +1,137 @@
+"""The dashboard in a real pseudo-terminal, with keys sent as a keyboard sends them."""
+
+import fcntl
+import os
+import pty
+import re
+import select
+import signal
+import struct
+import sys
+import termios
+import time
+
+import pytest
+from helpers.dashboard import RECORDED
+
+MAIN = "import sys; from keras_mp.cli import main; sys.exit(main(sys.argv[1:]))"
+ESCAPES = re.compile(rb"\x1b(\[[0-?]*[ -/]*[@-~]|[\]PX^_].*?(\x1b\\|\x07)|[@-Z\\-_])", re.S)
+
+
+class Terminal:
+    """A program in a pseudo-terminal of its own."""
+
+    def __init__(self, *arguments: str, columns: int = 120, rows: int = 40, **environment: str):
+        self.output = b""
+        self.pid, self._fd = pty.fork()
+        if self.pid == 0:
+            env = os.environ | {"TERM": "xterm-256color"} | environment
+            os.execve(sys.executable, [sys.executable, "-c", MAIN, *arguments], env)
+        self.resize(columns, rows)
+
+    def resize(self, columns: int, rows: int) -> None:
+        fcntl.ioctl(self._fd, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+
+    def send(self, keys: str) -> None:
+        os.write(self._fd, keys.encode())
+
+    def wait_for(self, text: str, seconds: float = 20.0) -> None:
+        """Until ``text`` has been written since the last call."""
+        deadline = time.monotonic() + seconds
+        while text not in self.text():
+            if not self._read(deadline - time.monotonic()):
+                raise AssertionError(f"{text!r} did not appear in: {self.text()[-3000:]}")
+        self.output = b""
+
+    def text(self) -> str:
+        return ESCAPES.sub(b"", self.output).decode(errors="replace")
+
+    def _read(self, seconds: float) -> bool:
+        if seconds <= 0 or not select.select([self._fd], [], [], seconds)[0]:
+            return False
+        try:
+            data = os.read(self._fd, 65536)
+        except OSError:  # the program has closed its side
+            return False
+        self.output += data
+        return bool(data)
+
+    def exit_status(self, seconds: float = 15.0) -> int:
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            self._read(0.1)
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if pid:
+                return os.waitstatus_to_exitcode(status)
+        raise AssertionError("the program has not ended")
+
+    def close(self) -> None:
+        try:
+            os.kill(self.pid, signal.SIGKILL)
+            os.waitpid(self.pid, 0)
+        except (ProcessLookupError, ChildProcessError):
+            pass
+        os.close(self._fd)
+
+
+@pytest.fixture
+def open_terminal():
+    opened = []
+
+    def start(*arguments, **options):
+        opened.append(Terminal(*arguments, **options))
+        return opened[-1]
+
+    yield start
+    for terminal in opened:
+        terminal.close()
+
+
+def test_the_dashboard_in_a_terminal_with_keys_and_quit(open_terminal):
+    terminal = open_terminal("monitor", str(RECORDED))
+    terminal.wait_for("quit")
+    terminal.send("\x1b[F")  # End
+    terminal.send("\x1b[A")  # up
+    terminal.wait_for("events")
+    terminal.send("?")
+    terminal.wait_for("Back to the first order")
+    terminal.send("?")
+    terminal.send("d")
+    terminal.send("d")
+    terminal.wait_for("scale")
+    terminal.resize(79, 20)
+    os.kill(terminal.pid, signal.SIGWINCH)
+    terminal.wait_for("this one has 79 x 20")
+    terminal.resize(100, 30)
+    os.kill(terminal.pid, signal.SIGWINCH)
+    terminal.wait_for("sawtooth")
+    terminal.send("q")
+    assert terminal.exit_status() == 0
+
+
+def test_ctrl_c_quits_cleanly(open_terminal):
+    terminal = open_terminal("monitor", str(RECORDED))
+    terminal.wait_for("quit")
+    terminal.send("\x03")
+    assert terminal.exit_status() == 0
+
+
+def test_a_locale_without_unicode_gets_ascii_alone(open_terminal):
+    terminal = open_terminal(
+        "monitor",
+        str(RECORDED),
+        LC_ALL="C",
+        PYTHONUTF8="0",
+        PYTHONCOERCECLOCALE="0",
+    )
+    sent = b""
+    deadline = time.monotonic() + 20
+    while b"quit" not in sent and time.monotonic() < deadline:
+        terminal._read(1.0)
+        sent = terminal.output
+    assert b"quit" in sent
+    assert b"2^" in sent
+    assert not [byte for byte in sent if byte > 127]
+    assert b"\\u" not in sent, "an escape in place of a character would break the columns"
+    terminal.send("q")
+    assert terminal.exit_status() == 0

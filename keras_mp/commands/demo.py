@@ -2,13 +2,14 @@
 
 import argparse
 import os
+import re
 import signal
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 from keras_mp._backend import BACKENDS, explain_missing, installed
@@ -25,6 +26,11 @@ JOBS = {
 # Three jobs on few cores: threads that fight are slower than one each.
 ONE_THREAD = ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
 SECONDS_TO_END = 5.0
+# What TensorFlow's libraries print before anyone can tell them not to.
+_START_UP_NOISE = re.compile(r"WARNING: All log messages before absl|[IW]\d{4} ")
+
+
+Children = dict[str, subprocess.Popen]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="the jobs go to a fresh folder below this one (default: runs)",
     )
-    parser.add_argument("--epochs", type=int, default=12, metavar="N", help="default: 12")
+    parser.add_argument("--epochs", type=_at_least_one, default=12, metavar="N", help="default: 12")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -60,8 +66,27 @@ def run(args: argparse.Namespace) -> int:
     environment = dict.fromkeys(ONE_THREAD, "1") | {"TF_CPP_MIN_LOG_LEVEL": "3"} | os.environ
     environment["KERAS_BACKEND"] = backend
     watch = _dashboard if _has_terminal() else _print
+    print(f"training {len(JOBS)} jobs; their journals are in {runs}", flush=True)
     with _children() as children:
-        return watch(runs, command, environment, children)
+        for name, arguments in JOBS.items():
+            with open(runs / f"{name}.log", "wb") if watch is _dashboard else nullcontext() as log:
+                children[name] = subprocess.Popen(
+                    [*command, "--name", name, *arguments],
+                    env=environment,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log or subprocess.PIPE,
+                    stderr=subprocess.STDOUT,
+                    # Their own group: Ctrl-C comes to us alone, and we end the jobs.
+                    start_new_session=True,
+                )
+            _announce(runs, name, children[name].pid, backend, args.epochs)
+        return watch(runs, children)
+
+
+def _at_least_one(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"expected a whole number from 1. Received: {text!r}")
+    return int(text)
 
 
 def find_task() -> Path | None:
@@ -95,9 +120,6 @@ def _has_terminal() -> bool:
     return True
 
 
-Children = dict[str, subprocess.Popen]
-
-
 @contextmanager
 def _children() -> Iterator[Children]:
     """Processes that do not outlive the block, however it ends."""
@@ -124,30 +146,39 @@ def _children() -> Iterator[Children]:
             signal.signal(number, handler)
 
 
-def _print(runs: Path, command: list[str], environment: dict, children: Children) -> int:
+def _announce(runs: Path, name: str, pid: int, backend: str, epochs: int) -> None:
+    """Show the job at once: it tells of itself only when Keras is loaded, seconds later."""
+    from keras_mp.telemetry.journal import JournalWriter
+    from keras_mp.telemetry.process import HOST
+    from keras_mp.telemetry.records import Meta
+
+    (runs / name).mkdir()
+    JournalWriter(runs / name).update_meta(
+        Meta(
+            run_id=name,
+            name=name,
+            started=time.time(),
+            host=HOST,
+            pid=pid,
+            backend=backend,
+            planned_epochs=epochs,
+        )
+    )
+
+
+def _print(runs: Path, children: Children) -> int:
     """No terminal: the jobs' lines as they come, then the monitor's table."""
     width = max(map(len, JOBS))
-    relays = []
-    print(f"training {len(JOBS)} jobs; their journals are in {runs}", flush=True)
-    for name, arguments in JOBS.items():
-        child = subprocess.Popen(
-            [*command, "--name", name, *arguments],
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            # Its own group: Ctrl-C comes to us alone, and we end the jobs.
-            start_new_session=True,
-        )
-        children[name] = child
-        relays.append(threading.Thread(target=_relay, args=(child, name.ljust(width))))
-        relays[-1].start()
+    relays = [
+        threading.Thread(target=_relay, args=(child, name.ljust(width)), daemon=True)
+        for name, child in children.items()
+    ]
+    for relay in relays:
+        relay.start()
     for child in children.values():
         child.wait()
     for relay in relays:
-        relay.join()
+        relay.join(SECONDS_TO_END)
     print()
     _monitor(str(runs), "--once")
     return _status(children)
@@ -155,21 +186,13 @@ def _print(runs: Path, command: list[str], environment: dict, children: Children
 
 def _relay(child: subprocess.Popen, name: str) -> None:
     for line in child.stdout or ():
-        print(f"{name} | {line}", end="", flush=True)
+        text = line.decode(errors="replace")
+        if not _START_UP_NOISE.match(text):
+            print(f"{name} | {text}", end="", flush=True)
 
 
-def _dashboard(runs: Path, command: list[str], environment: dict, children: Children) -> int:
+def _dashboard(runs: Path, children: Children) -> int:
     """A terminal: the dashboard while the jobs train, the table when the user has quit it."""
-    for name, arguments in JOBS.items():
-        with open(runs / f"{name}.log", "wb") as log:
-            children[name] = subprocess.Popen(
-                [*command, "--name", name, *arguments],
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
     _monitor(str(runs))
     unfinished = [name for name, child in children.items() if child.poll() is None]
     if unfinished:

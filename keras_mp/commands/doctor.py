@@ -24,7 +24,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # the report is the doctor's, not TensorFlow's
+    os.environ.setdefault(
+        "TF_CPP_MIN_LOG_LEVEL", "3"
+    )  # the report is the doctor's, not TensorFlow's
     from keras_mp.policies.diagnosis import diagnose, diagnose_device
 
     try:

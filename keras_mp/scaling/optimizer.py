@@ -172,10 +172,11 @@ class LossScaleOptimizer(keras.optimizers.LossScaleOptimizer):
 
     @property
     def variables(self) -> list[Any]:
-        """The scaler's variables, then the inner optimizer's, then the masters."""
+        """The scaler's variables, the inner optimizer's, what the kernel carries, the masters."""
         own = [] if self._state is None else self._state.variables
+        carried = [] if self._kernel is None else self._kernel.carried
         masters = [] if self._masters is None else self._masters.variables
-        return [*own, *self.inner_optimizer.variables, *masters]
+        return [*own, *self.inner_optimizer.variables, *carried, *masters]
 
     # The step.
 

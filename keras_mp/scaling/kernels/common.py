@@ -34,6 +34,11 @@ class Kernel:
         self.run_before = 0  # consecutive skips up to the last row that was counted
         self.teller = Teller(self.config, self._layer_to_blame)
 
+    @property
+    def carried(self) -> list[Any]:
+        """Variables that must travel in ``optimizer.variables`` though no checkpoint holds them."""
+        return []
+
     def scale_loss(self, loss: Any) -> Any:
         self.loss = loss
         return ops.multiply(loss, ops.cast(self.state.scale, loss.dtype))

@@ -51,6 +51,10 @@ def _int(value: Any) -> Any:
     return _MISSING
 
 
+def _bool(value: Any) -> Any:
+    return value if isinstance(value, bool) else _MISSING
+
+
 def _float(value: Any) -> Any:
     if isinstance(value, float):
         return value
@@ -105,7 +109,7 @@ def _decoder(annotation: Any) -> Callable[[Any], Any]:
         return _list_of(_decoder(args[0]))
     if origin is dict:
         return _dict_of(_decoder(args[1]))
-    return {str: _text, int: _int, float: _float, typing.Any: _bounded}[annotation]
+    return {bool: _bool, str: _text, int: _int, float: _float, typing.Any: _bounded}[annotation]
 
 
 def _table(cls: type) -> tuple[dict[str, Callable[[Any], Any]], frozenset[str]]:

@@ -22,6 +22,8 @@ from keras_mp.telemetry.series import Series
 MAX_OVERFLOWS = 20_000
 MAX_ALERTS = 1_000
 MAX_LAYERS = 2_000
+# So many skipped steps in one window without any finite loss are no single overflow any more.
+NAN_WINDOW = 8
 
 
 class Rank:
@@ -259,7 +261,7 @@ class Job:
                     self.end = record
 
     def _start(self, record: r.Start) -> None:
-        if record.seq == 0 or self.end is not None:
+        if not record.continues:
             self.resumed += self.records > 1
             self.end = None
             self.results = {}
@@ -267,10 +269,10 @@ class Job:
     def _step(self, record: r.Step) -> None:
         if record.step <= self.step:
             self._rewind(record.step - record.steps + 1)
+        if self.nan_step is None and _is_nan(record, self.latest):
+            self.nan_step = record.step
         self.step, self.latest, self.end = record.step, record, None
         self.epoch = record.epoch if record.epoch is not None else self.epoch
-        if record.loss is not None and not math.isfinite(record.loss) and self.nan_step is None:
-            self.nan_step = record.step
         pace: dict[str, float | None] = {}
         if record.seconds and not record.compiling:
             pace["steps_per_second"] = record.steps / record.seconds
@@ -311,3 +313,16 @@ class Job:
             self.overflow_count -= 1
         if self.nan_step is not None and self.nan_step >= step:
             self.nan_step = None
+
+
+def _is_nan(record: r.Step, before: r.Step | None) -> bool:
+    """Whether the window has no finite loss, other than by single steps that were skipped.
+
+    An overflow in the forward pass makes one loss infinite, its step is skipped and nothing is
+    lost; where a window is that one step, it is no NaN of the job. A longer window of nothing but
+    skipped steps is: there the loss was never finite.
+    """
+    if record.loss is None or math.isfinite(record.loss):
+        return False
+    skipped = (record.skipped or 0) - ((before.skipped or 0) if before else 0)
+    return skipped < record.steps or record.steps >= NAN_WINDOW

@@ -78,6 +78,7 @@ class JournalWriter:
         self._retry_at = 0.0
         self._check_at = 0.0
         self._step = 0
+        self._begun = False
         self._meta: Meta | None = None  # still to be written
         self._lock = threading.Lock()
 
@@ -210,13 +211,19 @@ class JournalWriter:
         self._torn = self._size > 0 and os.pread(descriptor, 1, self._size - 1) != b"\n"
         self._descriptor = descriptor
         first = Start(
-            step=self._step, time=time.time(), rank=self.rank, pid=os.getpid(), seq=self._seq
+            step=self._step,
+            time=time.time(),
+            rank=self.rank,
+            pid=os.getpid(),
+            seq=self._seq,
+            continues=self._begun,
         )
         try:
             self._put(json.dumps(encode(first)).encode() + b"\n")
         except OSError:
             self._close_file()
             raise
+        self._begun = True
 
     def _close_file(self) -> None:
         if self._descriptor is not None:

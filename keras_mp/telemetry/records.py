@@ -64,6 +64,7 @@ class Start:
         schema: Version of the records that follow; a reader refuses one newer than its own.
         step: The last step already done (0 for a fresh run). Points after it are of lost work.
         seq: Number of the file within the rank's journal, from 0 (rotation by size).
+        continues: The same process goes on writing (in a further file, or after a full disk).
     """
 
     kind: ClassVar[str] = "start"
@@ -73,6 +74,7 @@ class Start:
     rank: int = 0
     pid: int | None = None
     seq: int = 0
+    continues: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

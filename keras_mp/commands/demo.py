@@ -185,10 +185,13 @@ def _print(runs: Path, children: Children) -> int:
 
 
 def _relay(child: subprocess.Popen, name: str) -> None:
-    for line in child.stdout or ():
-        text = line.decode(errors="replace")
-        if not _START_UP_NOISE.match(text):
-            print(f"{name} | {text}", end="", flush=True)
+    if child.stdout is None:
+        return
+    with child.stdout as lines:
+        for line in lines:
+            text = line.decode(errors="replace")
+            if not _START_UP_NOISE.match(text):
+                print(f"{name} | {text}", end="", flush=True)
 
 
 def _dashboard(runs: Path, children: Children) -> int:

@@ -4,7 +4,7 @@ The feed's thread only posts snapshots. This app owns the newest one and tells t
 draw it. Nothing here imports Keras or a backend.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -16,15 +16,16 @@ from textual.screen import Screen
 
 from keras_mp.telemetry.health import Alive
 from keras_mp.telemetry.process import is_alive
-from tui import look, themes
+from tui import export, look, themes
 from tui.clock import Clock, WallClock
 from tui.commands import MonitorCommands
 from tui.feed import Feed
 from tui.keys import EVERYWHERE, bindings
 from tui.messages import Looked
-from tui.reader import Reader
+from tui.reader import Reader, place_name
 from tui.screens.base import ShownScreen
 from tui.screens.help import HelpScreen
+from tui.screens.job import JobScreen
 from tui.screens.jobs import JobsScreen
 from tui.screens.small import SmallScreen, too_small
 from tui.settings import Settings, load
@@ -68,6 +69,7 @@ class MonitorApp(App[None]):
         if not 0 < fps <= 60:
             raise ValueError(f"`fps` must be above 0 and at most 60. Received: fps={fps}")
         self.paths = list(paths)
+        self._place = "  ".join(map(place_name, self.paths))
         self.clock: Clock = clock or WallClock()
         self.look = look.detect(charset or self.settings.charset)
         self.reader = Reader(self.paths, self.clock, alive)
@@ -90,7 +92,7 @@ class MonitorApp(App[None]):
             self.notify(self.look.say(problem), severity="warning", markup=False)
 
     def get_default_screen(self) -> Screen[None]:
-        return JobsScreen(self.paths)
+        return JobsScreen(self.paths, self._place)
 
     def get_line_filters(self) -> Sequence[LineFilter]:
         filters = super().get_line_filters()
@@ -141,6 +143,35 @@ class MonitorApp(App[None]):
         if seen:
             self.remember(acknowledged=self.settings.acknowledged | seen)
         self.reader.acknowledged = dict(self.settings.acknowledged)
+
+    def open_job(self, key: str, keys: list[str]) -> None:
+        """All charts of one job; ``keys`` are its neighbours."""
+        self.push_screen(JobScreen(self._place, key, keys))
+
+    def back_to_jobs(self, key: str) -> None:
+        """Leave the screen on top; the cursor stands on the job that was looked at."""
+        self.pop_screen()
+        if isinstance(self.screen, JobsScreen):
+            self.screen.show()
+            self.screen.select(key)
+
+    def export(self, name: str, text: str) -> None:
+        """Write a CSV file to the current folder, and say where."""
+        path = export.free_path(name, ".csv")
+        self._say_written(path, lambda: path.write_text(text, encoding="utf-8"))
+
+    def action_picture(self) -> None:
+        path = export.free_path("keras-mp", ".svg")
+        svg = self.export_screenshot()
+        self._say_written(path, lambda: path.write_text(svg, encoding="utf-8"))
+
+    def _say_written(self, path: Path, write: Callable[[], object]) -> None:
+        try:
+            write()
+            self.notify(self.look.say(f"Written to {path}"), markup=False)
+        except OSError as error:
+            said = f"{path} cannot be written ({error.strerror})"
+            self.notify(self.look.say(said), severity="error", markup=False)
 
     def use_charset(self, charset: str) -> None:
         """Draw charts in "braille", "blocks" or "ascii"."""

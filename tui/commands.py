@@ -25,7 +25,7 @@ class MonitorCommands(Provider):
         screen = self.screen
         keys = (*(screen.KEYS if isinstance(screen, ShownScreen) else ()), *self._monitor.KEYS)
         for key in keys:
-            if key.action and key.action != "app.command_palette":
+            if key.action and key.text and key.action != "app.command_palette":
                 run = partial(self.app.run_action, key.action, screen)
                 yield key.text.rstrip("."), key.shown, run
         for theme in sorted(self.app.available_themes):

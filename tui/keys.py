@@ -39,6 +39,7 @@ EVERYWHERE = (
     Key("question_mark", "app.help", "?", "keys", "Show all keys; any key closes it."),
     Key("ctrl+p", "app.command_palette", "ctrl+p", "", "Find anything that can be done by name."),
     Key("T", "app.next_theme", "T", "", "The next theme: dark, light, safe for colour-blind eyes."),
+    Key("w", "app.picture", "w", "", "Write what is shown to an SVG file in the current folder."),
     Key("q,ctrl+c", "app.quit", "q", "quit", "Leave. The jobs go on."),
 )
 
@@ -56,4 +57,27 @@ JOBS = (
         "a", "acknowledge", "a", "", "You have seen this job's NaN: stop saying that there was one."
     ),
     Key("d", "details", "d", "details", "Hide or show the charts and events of the job.", 5),
+)
+
+JOB = (
+    Key(
+        "escape,backspace", "back", "esc", "jobs", "Back: from one chart to all, then to the jobs."
+    ),
+    Key("tab", "alone", "tab", "one chart", "One chart alone, the next one, and all again.", 2),
+    Key("left", "cursor(-0.01)", "← →", "read", "Move the cursor; titles say the values there.", 1),
+    Key("right", "cursor(0.01)", "", "", ""),
+    Key("shift+left", "cursor(-0.1)", "⇧← ⇧→", "", "Move the cursor in larger steps."),
+    Key("shift+right", "cursor(0.1)", "", "", ""),
+    Key("plus,equals_sign", "zoom(0.5)", "+", "zoom", "Show half as much, around the cursor.", 1),
+    Key("minus", "zoom(2.0)", "-", "", "Show twice as much; the wheel does both."),
+    Key("comma", "pan(-0.25)", ", .", "", "Move what is shown back and on."),
+    Key("full_stop", "pan(0.25)", "", "", ""),
+    Key("0", "everything", "0", "all", "Show everything, and no cursor.", 3),
+    Key("l", "log", "l", "log", "Value axis: as the values suggest, logarithmic, linear.", 4),
+    Key("x", "by", "x", "time", "Along the base line: time instead of steps, or back.", 4),
+    Key("m", "trend", "m", "", "Draw the trend over noisy lines, or the lines alone."),
+    Key("up,k", "other(-1)", "↑↓", "", "The job above or below in the table."),
+    Key("down,j", "other(1)", "", "", ""),
+    Key("e", "export", "e", "", "Write the job's points to a CSV file in the current folder."),
+    Key("a", "acknowledge", "a", "", "You have seen this job's NaN: stop saying there was one."),
 )

@@ -10,7 +10,7 @@ from keras_mp.telemetry.jobs import Job
 from keras_mp.telemetry.process import is_alive
 from keras_mp.telemetry.runs import RunsFolder
 from tui.clock import Clock, WallClock
-from tui.snapshot import Floats, JobView, Snapshot, view
+from tui.snapshot import JobView, Snapshot, Table, view
 
 # A job that says nothing new is judged again after this long: only its silence can have changed.
 JUDGE_SECONDS = 1.0
@@ -19,7 +19,7 @@ JUDGE_SECONDS = 1.0
 class _Known:
     """The last view made of a job, and what it was made from."""
 
-    def __init__(self, job: Job, version: int, judged: float, shown: JobView, skips: Floats):
+    def __init__(self, job: Job, version: int, judged: float, shown: JobView, skips: Table):
         self.job, self.version, self.judged = job, version, judged
         self.shown, self.skips = shown, skips
 
@@ -78,14 +78,18 @@ class Reader:
         return shown
 
 
-def _skips(job: Job, known: _Known | None) -> Floats:
-    """Steps that were skipped, as an array; made again only when there are others."""
+def _skips(job: Job, known: _Known | None) -> Table:
+    """Where steps were skipped; made again only when there are others."""
     last = float(job.overflows[-1].step) if job.overflows else np.nan
     if known is not None and known.job is job:
         before = known.skips
-        if len(before) == len(job.overflows) and (not len(before) or before[-1] == last):
+        if len(before) == len(job.overflows) and (not len(before) or before["step"][-1] == last):
             return before
-    return np.array([o.step for o in job.overflows], dtype=np.float64)
+    columns = {
+        "step": np.array([o.step for o in job.overflows], dtype=np.float64),
+        "time": np.array([o.time for o in job.overflows], dtype=np.float64),
+    }
+    return Table(columns)
 
 
 def place_name(path: str) -> str:

@@ -47,7 +47,7 @@ class JobView:
         key: Tells jobs of different folders and hosts apart. place: The folder or host, as given.
         verdict: The one judgement of it (``health.verdict``), at the snapshot's time.
         points, scales, memories: ``Job.series``, ``.scales``, ``.memories``.
-        skips: Steps that were skipped, in order. overflows: The latest of them, with their layer.
+        skips: Step and time of each skipped step. overflows: The latest of them, with their layer.
     """
 
     key: str
@@ -84,7 +84,7 @@ class JobView:
     points: Table = Table()
     scales: Table = Table()
     memories: Table = Table()
-    skips: Floats = field(default_factory=lambda: np.empty(0))
+    skips: Table = Table()
     overflows: Sequence[Overflow] = ()
     alerts: Sequence[Alert] = ()
     results: Mapping[str, float] = field(default_factory=dict)
@@ -100,7 +100,7 @@ _SAME_NAME = (
 )
 
 
-def view(job: Job, key: str, place: str, verdict: Verdict, skips: Floats) -> JobView:
+def view(job: Job, key: str, place: str, verdict: Verdict, skips: Table) -> JobView:
     """The job as it is now."""
     values: dict[str, Any] = {name: getattr(job, name) for name in _SAME_NAME}
     return JobView(

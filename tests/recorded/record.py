@@ -22,8 +22,11 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 TASK = HERE.parents[1] / "examples" / "digit_heatmap.py"
 BATCH = 256
-# Values of this size are infinite in float16 (its largest number is 65504).
-HUGE = 1e6
+NAN = float("nan")
+# Outputs of a batch: with this weight, mean squared error is the sum of squared errors.
+OUTPUTS = 256 * 12 * 12 * 10
+# Gradients of this weight overflow float16 (largest number 65504) at any scale down to 2^-3.
+HUGE = 1e15
 
 
 def task():
@@ -42,6 +45,7 @@ def train(
     policy: str,
     steps: int,
     *,
+    weight: Callable[[int], float] = lambda step: 1.0,
     spoil: Callable[[int], float] = lambda step: 1.0,
     kill_at: int | None = None,
     first: int = 0,
@@ -51,7 +55,8 @@ def train(
     """Train the digit task for ``steps`` steps, in epochs of 47.
 
     Args:
-        spoil: Step (from 1) -> what the batch's inputs are multiplied by.
+        weight: Step (from 1) -> what the batch's loss, and so its gradients, are multiplied by.
+        spoil: Step -> what the batch's inputs are multiplied by.
         kill_at: The process kills itself (-9) after this step.
         first: Steps that were done before, for a job that is started again.
         scaling: For ``LossScaleOptimizer``; without any, the optimizer does not scale.
@@ -71,7 +76,8 @@ def train(
     def batches() -> Iterator[tuple]:
         for step in range(first + 1, first + steps + 1):
             rows = slice((step - 1) % 47 * BATCH, ((step - 1) % 47 + 1) * BATCH)
-            yield x[rows] * np.float32(spoil(step)), y[rows]
+            weights = np.full(BATCH, weight(step), "float32")
+            yield x[rows] * np.float32(spoil(step)), y[rows], weights
 
     def after(batch: int, logs: dict) -> None:
         after.steps += 1
@@ -139,15 +145,21 @@ JOBS: dict[str, Callable[[str, str], None]] = {
     "数字-bfloat16": lambda r, n: demo(r, n, "mixed_bfloat16", "none", epochs=4),
     # Grows until it overflows, again and again, as dynamic scaling is meant to.
     "sawtooth": lambda r, n: train(
-        r, n, "mixed_float16", 47 * 12, scale="dynamic", growth_interval=30, initial_scale=2.0**18
+        r,
+        n,
+        "mixed_float16",
+        47 * 12,
+        weight=lambda step: OUTPUTS,
+        scale="dynamic",
+        growth_interval=30,
     ),
-    # Every ninth batch overflows: the scale is halved again before it can grow.
+    # Gradients that grow all the time: the scale is halved again before it can grow.
     "thrashing": lambda r, n: train(
         r,
         n,
         "mixed_float16",
         47 * 12,
-        spoil=lambda step: HUGE if step > 100 and step % 9 == 0 else 1.0,
+        weight=lambda step: OUTPUTS * 10 ** (max(0, step - 100) / 80),
         scale="dynamic",
         growth_interval=100,
         kill_at=400,
@@ -158,16 +170,16 @@ JOBS: dict[str, Callable[[str, str], None]] = {
         n,
         "mixed_float16",
         47 * 6,
-        spoil=lambda step: HUGE if step > 120 else 1.0,
+        weight=lambda step: HUGE if step > 120 else 1.0,
         scale="dynamic",
-        kill_at=131,
+        kill_at=132,
     ),
     "exhausted": lambda r, n: train(
         r,
         n,
         "mixed_float16",
         47 * 12,
-        spoil=lambda step: HUGE if step > 120 else 1.0,
+        weight=lambda step: HUGE if step > 320 else 1.0,
         scale="dynamic",
         min_scale=2.0**-3,
         on_exhausted="continue",
@@ -178,8 +190,8 @@ JOBS: dict[str, Callable[[str, str], None]] = {
         n,
         "mixed_float16",
         47 * 2,
-        scale=2.0**22,
-        spoil=lambda step: HUGE if step % 4 == 0 else 1.0,
+        weight=lambda step: OUTPUTS if step % 4 == 0 else 1.0,
+        scale=2.0**16,
     ),
     # One batch holds a NaN, and float32 has nobody who skips it.
     "nan-loss": lambda r, n: train(
@@ -187,18 +199,18 @@ JOBS: dict[str, Callable[[str, str], None]] = {
         n,
         "float32",
         47 * 12,
-        spoil=lambda step: float("nan") if step == 140 else 1.0,
+        spoil=lambda step: NAN if step == 140 else 1.0,
         kill_at=400,
     ),
-    # The same in mixed precision: the step is skipped, and the loss is finite again.
-    "nan-batch": lambda r, n: train(
+    # Twelve of them in mixed precision: the steps are skipped, and the loss is finite again.
+    "nan-batches": lambda r, n: train(
         r,
         n,
         "mixed_float16",
         47 * 4,
-        spoil=lambda step: float("nan") if step == 140 else 1.0,
+        spoil=lambda step: NAN if 140 <= step < 152 else 1.0,
         scale="dynamic",
-        every=1,
+        every=4,
     ),
     "killed": lambda r, n: train(r, n, "mixed_float16", 47 * 12, scale="dynamic", kill_at=220),
     "failed": fail,

@@ -45,7 +45,7 @@ def test_silence_alone_changes_the_verdict(runs):
 
 
 def test_a_nan_of_the_past_is_left_out_once_it_is_acknowledged(runs):
-    reader, _ = reader_on(runs.add("nan-batch"))
+    reader, _ = reader_on(runs.add("nan-batches"))
     (before,) = reader.look(None).jobs
     assert before.nan_step == 140
     assert before.verdict.nan == "was"
@@ -66,9 +66,9 @@ def test_runs_of_the_same_name_in_two_folders_are_two_jobs(runs, tmp_path):
 def test_skips_are_where_the_journal_says(runs):
     reader, _ = reader_on(runs.add("exhausted"))
     (job,) = reader.look(None).jobs
-    assert job.skips.tolist() == [o.step for o in job.overflows]
+    assert job.skips["step"].tolist() == [o.step for o in job.overflows]
     assert job.overflow_count == len(job.skips) > 20
-    assert job.skips.min() == 121, "the first spoilt batch of tests/recorded/record.py"
+    assert job.skips["step"].min() == 121, "the first spoilt batch of tests/recorded/record.py"
 
 
 def test_places_below_the_home_folder_are_abbreviated(monkeypatch):

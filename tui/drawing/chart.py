@@ -43,6 +43,7 @@ class Chart:
         label: Formats a value for the axis.
         ticks: Positions (x) marked on the base line, such as skipped steps.
         span: Range of x to show; None shows everything.
+        cursor: Position to read: a line there, and the value in place of ``note``.
         x_label: Formats a position for the ends of the base line; None leaves them out.
         empty: Said when there is nothing to draw.
     """
@@ -54,14 +55,14 @@ class Chart:
     note: str = ""
     ticks: Floats = field(default_factory=lambda: np.empty(0))
     span: tuple[float, float] | None = None
+    cursor: float | None = None
     x_label: Callable[[float], str] | None = None
     empty: str = "no data yet"
 
 
 def draw(chart: Chart, width: int, height: int, charset: Charset) -> list[Row]:
     """The chart in exactly ``height`` rows of ``width`` cells, each row as pieces of text."""
-    title: Row = [(fit(chart.title, min(width, cell_len(chart.title))), "strong")]
-    rows: list[Row] = [padded([*title, (f"  {chart.note}", "text")], width)]
+    rows: list[Row] = [padded([(chart.title, "strong"), (f"  {_note(chart)}", "text")], width)]
     plot_rows = height - 2 - (chart.x_label is not None)
     span = chart.span or _span(chart.series)
     if plot_rows < 1 or span is None:
@@ -77,6 +78,27 @@ def draw(chart: Chart, width: int, height: int, charset: Charset) -> list[Row]:
         room = columns - cell_len(first)
         rows.append(padded([(" " * gutter + first + fit(final, room, right=True), "muted")], width))
     return rows
+
+
+def _note(chart: Chart) -> str:
+    """The value at the cursor, or what the chart says anyway."""
+    if chart.cursor is None:
+        return chart.note
+    values = [value_at(s, chart.cursor) for s in chart.series]
+    where = f" at {chart.x_label(chart.cursor)}" if chart.x_label else ""
+    return " · ".join("–" if v is None else chart.label(v) for v in values) + where
+
+
+def value_at(series: Series, position: float) -> float | None:
+    """What the line says at a position: the nearest point, or the one that holds there."""
+    after = int(np.searchsorted(series.x, position, side="right"))
+    if not len(series.x) or (series.hold and after == 0):
+        return None
+    before = max(after - 1, 0)
+    if series.hold or after == len(series.x):
+        return float(series.y[before])
+    closer = after if series.x[after] - position < position - series.x[before] else before
+    return float(series.y[closer])
 
 
 def _span(series: Sequence[Series]) -> tuple[float, float] | None:
@@ -124,7 +146,7 @@ def _plot(
     owner = np.zeros((plot_rows, columns), np.int64)
     roles: list[Role] = []
 
-    def lay(part: Columns, hold: bool, role: Role) -> None:
+    def lay(part: Columns, hold: bool, role: Role, alone: bool = False) -> None:
         mapped = replace(
             part,
             low=axis.map(part.low),
@@ -134,9 +156,9 @@ def _plot(
         )
         dots = raster.trace(bridge(mapped, hold), axis.low, axis.high, shape[0])
         roles.append(role)
-        # A trend alone in its cells: dots of two colours cannot stand in one.
+        # A trend stands alone in its cells, where dots of two colours would take one.
         over = raster.occupied(dots, charset)
-        if role != "faint" and len(roles) > 1:
+        if alone:
             everything[np.kron(over, np.ones((charset.down, charset.across), np.bool_))] = False
         everything[dots] = True
         owner[over] = len(roles)
@@ -148,8 +170,15 @@ def _plot(
         crowded = s.noisy and len(s.x) > shape[1] // 2
         lay(reduced, s.hold, "faint" if crowded else role)
         if crowded:
-            lay(trend(reduced), False, role)
+            lay(trend(reduced), False, role, alone=True)
     text = raster.encode(everything, charset)
+    if chart.cursor is not None and span[0] <= chart.cursor <= span[1]:
+        at = min(int((chart.cursor - span[0]) / (span[1] - span[0]) * columns), columns - 1)
+        roles.append("cursor_line")
+        for row in range(plot_rows):
+            if text[row][at] == " ":
+                text[row] = text[row][:at] + "│" + text[row][at + 1 :]
+                owner[row, at] = len(roles)
     marks = _tick_rows(axis, shape[0], charset.down)
     out: list[Row] = []
     for row in range(plot_rows):

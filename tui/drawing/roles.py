@@ -16,7 +16,8 @@ Role = Literal[
     "line3",
     "line4",
     "tick",  # a skipped step under the scale
-    "cursor",  # a reading position in a chart
+    "cursor",  # the selected row of a table
+    "cursor_line",  # the position in a chart that is read
 ]
 ROLES: tuple[Role, ...] = get_args(Role)
 

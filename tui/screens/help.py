@@ -52,7 +52,7 @@ class HelpScreen(ModalScreen[None]):
         super().__init__()
         self._text = HelpText(
             (
-                ("This screen", [(k.shown, k.text) for k in screen_keys]),
+                ("This screen", [(k.shown, k.text) for k in screen_keys if k.text]),
                 ("Everywhere", [(k.shown, k.text) for k in keys]),
                 ("Signs", SIGNS),
             )

@@ -10,12 +10,11 @@ from textual.binding import BindingType
 from textual.containers import Horizontal
 from textual.widgets import Input
 
-from tui import charts
+from tui import charts, export
 from tui.arrangement import Arrangement
 from tui.drawing.roles import Piece, Row
 from tui.job_columns import BY_KEY, COLUMNS
 from tui.keys import EVERYWHERE, JOBS, bindings, hints
-from tui.reader import place_name
 from tui.screens.base import ShownScreen
 from tui.snapshot import JobView
 from tui.widgets.chart_view import ChartView
@@ -25,9 +24,8 @@ from tui.widgets.line_table import Layout, LineTable, TableHeader
 from tui.widgets.lines import Lines
 from tui.widgets.status_line import StatusLine
 from tui.widgets.verdict_line import VerdictLine
+from tui.window import Window
 
-# In the order in which room is given to them.
-CHARTS = (charts.scale, charts.loss, charts.rate, charts.memory, charts.step_time, charts.grad_norm)
 # Rows are put in order at most this often: a table that jumps cannot be read.
 ORDER_SECONDS = 1.0
 # From this height on there is a space above the charts and above the events.
@@ -74,21 +72,25 @@ class JobsScreen(ShownScreen):
     BINDINGS: ClassVar[list[BindingType]] = [*bindings(JOBS)]
     KEYS = JOBS
 
-    def __init__(self, places: Sequence[str]):
+    def __init__(self, places: Sequence[str], place: str):
         super().__init__()
         self.arrangement = Arrangement()
         self.details = True
-        self._filter = Input(placeholder="filter: words, or column:pattern", id="filter")
+        self._filter = Input(
+            placeholder="filter: words, or column:pattern", id="filter", select_on_focus=False
+        )
         self._places = places
         self._jobs: dict[str, JobView] = {}
         self._order: list[str] = []
         self._ordered_at = float("-inf")
         self._table = LineTable([c.column for c in COLUMNS], id="jobs")
         self._header = TableHeader(self._table, id="titles")
-        self._status = StatusLine("  ".join(map(place_name, places)), id="status")
+        self._status = StatusLine(place, id="status")
         self._notice = Notice()
         self._verdict = VerdictLine(id="verdict")
-        self._charts = [ChartView(id=f"chart{n}", classes="chart") for n in range(len(CHARTS))]
+        self._charts = [
+            ChartView(id=f"chart{n}", classes="chart") for n in range(len(charts.BASIC))
+        ]
         self._events = EventList(id="events")
         self._keys = KeyBar(hints((*JOBS, *EVERYWHERE)), id="keys")
 
@@ -198,9 +200,9 @@ class JobsScreen(ShownScreen):
         job, look = self.selected, self.monitor.look
         self._verdict.show(job, look)
         self._events.show(job, look)
-        for widget, chart in zip(self._charts, CHARTS, strict=True):
+        for widget, chart in zip(self._charts, charts.BASIC, strict=True):
             if widget.display and widget.parent and widget.parent.display:
-                widget.show(chart(job, look) if job else None, look.charset)
+                widget.show(chart(job, look, Window()) if job else None, look.charset)
 
     def _divide(self) -> None:
         said = len(self._notice.sentences)
@@ -267,6 +269,19 @@ class JobsScreen(ShownScreen):
 
     def action_hide(self) -> None:
         self._arrange(replace(self.arrangement, hide_ended=not self.arrangement.hide_ended))
+
+    @on(LineTable.Opened)
+    def _open(self, message: LineTable.Opened) -> None:
+        self.monitor.open_job(message.key, list(self._order))
+
+    def select(self, key: str) -> None:
+        """Put the cursor on a job."""
+        if key in self._order:
+            self._table.select(self._order.index(key))
+
+    def action_export(self) -> None:
+        jobs = [self._jobs[key] for key in self._order]
+        self.monitor.export("keras-mp-jobs", export.jobs_csv(jobs))
 
     def action_group(self) -> None:
         self._arrange(replace(self.arrangement, grouped=not self.arrangement.grouped))

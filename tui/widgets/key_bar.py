@@ -39,8 +39,9 @@ class KeyBar(Lines):
         while len(self._kept) > 1 and sum(map(_width, self._kept)) - 3 > width:
             self._kept.remove(max(reversed(self._kept), key=lambda h: h.rank))
         row: Row = []
-        for hint in self._kept:
-            row += [(hint.key, "key"), (f" {hint.word}   ", "muted")]
+        for number, hint in enumerate(self._kept, start=1):
+            gap = "   " if number < len(self._kept) else ""
+            row += [(hint.key, "key"), (f" {hint.word}{gap}", "muted")]
         return [row]
 
     async def on_click(self, event: events.Click) -> None:

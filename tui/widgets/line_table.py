@@ -248,7 +248,7 @@ class LineTable(RoleStyles, ScrollView, can_focus=True):
     def render_line(self, y: int) -> Strip:
         at = y + round(self.scroll_y)
         if at >= len(self.keys):
-            return Strip.blank(self.size.width)
+            return Strip.blank(self.size.width, self.rich_style)
         if at not in self._cache:
             row, current = self._row(at), self.keys[at] == self.selected
             self._cache[at] = self._entry(row, current)

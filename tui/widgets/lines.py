@@ -82,7 +82,7 @@ class Lines(RoleStyles, Widget):
 
     def render_line(self, y: int) -> Strip:
         if y >= len(self._shown):
-            return Strip.blank(self.content_size.width)
+            return Strip.blank(self.content_size.width, self.rich_style)
         return self.strip(self._shown[y])
 
     def text(self) -> list[str]:

@@ -138,7 +138,8 @@ async def test_the_scale_is_drawn_on_octaves_with_a_tick_under_each_skip(runs):
         width = len(base) - base.index("└") - 1
         start, stop = job.scales["step"][0], job.scales["step"][-1]
         expected = {
-            min(int((step - start) / (stop - start) * width), width - 1) for step in job.skips
+            min(int((step - start) / (stop - start) * width), width - 1)
+            for step in job.skips["step"]
         }
         drawn = {at - base.index("└") - 1 for at, c in enumerate(base) if c == "┴"}
         assert drawn == expected

@@ -121,21 +121,21 @@ def test_groups_keep_folders_together(runs, tmp_path):
 
 async def test_a_nan_stays_until_it_is_acknowledged(runs, tmp_path):
     file = tmp_path / "settings.json"
-    app = runs.add("nan-batch").app(settings=file)
+    app = runs.add("nan-batches").app(settings=file)
     async with app.run_test(size=SIZE) as pilot:
         await open_on(app, pilot)
         verdict = app.screen.query_one("#verdict")
         assert "not finite at step 140" in verdict.text()[0]
-        assert row_of(app, "nan-batch").startswith("▸·")
+        assert row_of(app, "nan-batches").startswith("▸·")
         await pilot.press("a")
         app.look_now()
         await pilot.pause()
         assert "not finite" not in verdict.text()[0]
-        assert row_of(app, "nan-batch").startswith("▸ ")
+        assert row_of(app, "nan-batches").startswith("▸ ")
     again = runs.app(settings=file)
     async with again.run_test(size=SIZE) as pilot:
         await open_on(again, pilot)
-        assert row_of(again, "nan-batch").startswith("▸ "), "remembered"
+        assert row_of(again, "nan-batches").startswith("▸ "), "remembered"
 
 
 async def test_a_nan_that_lasts_cannot_be_waved_away(runs):

@@ -1,0 +1,79 @@
+"""How a job is configured, in rows of name and value."""
+
+from collections.abc import Iterator, Sequence
+
+from keras_mp.telemetry.format import number, power_of_two, share, whole
+from tui.drawing.roles import Row
+from tui.drawing.text import fit
+from tui.look import Look
+from tui.snapshot import JobView
+from tui.widgets.lines import Lines
+
+NAME_WIDTH = 12
+
+
+class Facts(Lines):
+    def __init__(self, *, id: str | None = None):
+        super().__init__(id=id)
+        self._job: JobView | None = None
+        self._look = Look()
+
+    def show(self, job: JobView | None, look: Look) -> None:
+        self._job, self._look = job, look
+        self.redraw()
+
+    def rows(self, width: int, height: int) -> Sequence[Row]:
+        if self._job is None:
+            return []
+        say = self._look.say
+        pairs = [(name, value) for name, value in facts(self._job) if value]
+        return [[(fit(name, NAME_WIDTH), "muted"), (say(value), "text")] for name, value in pairs]
+
+
+def facts(job: JobView) -> Iterator[tuple[str, str]]:
+    """(name, value) of everything known; an empty value where it is not."""
+    meta = job.meta
+    yield "useful", _useful(job)
+    yield "skipped", _skipped(job)
+    if job.results:
+        yield "result", ", ".join(f"{k} {number(v)}" for k, v in job.results.items())
+    if meta is None:
+        return
+    size = f" · {whole(meta.parameters)} parameters" if meta.parameters else ""
+    yield "model", f"{meta.model}{size}" if meta.model else ""
+    yield "optimizer", meta.optimizer or ""
+    yield "loss scale", _scaler(meta.scaler)
+    yield "host", f"{meta.host} · pid {meta.pid}" + (f" · {meta.device}" if meta.device else "")
+    yield "versions", " · ".join(f"{k} {v}" for k, v in meta.versions.items())
+    yield "command", " ".join(meta.argv)
+    yield "journal", job.folder
+
+
+def _scaler(scaler: dict | None) -> str:
+    if not scaler:
+        return ""
+    start = power_of_two(scaler.get("initial_scale"))
+    if scaler.get("dynamic") is False:
+        return f"static {start}"
+    parts = [f"dynamic from {start}"]
+    if scaler.get("growth_interval"):
+        parts.append(f"grows every {whole(int(scaler['growth_interval']))} clean steps")
+    limits = (scaler.get("min_scale"), scaler.get("max_scale"))
+    if None not in limits:
+        parts.append(f"within {power_of_two(limits[0])} … {power_of_two(limits[1])}")
+    return " · ".join(parts)
+
+
+def _skipped(job: JobView) -> str:
+    if job.skipped_share is None:
+        return ""
+    recent = job.skips["step"]
+    lately = int((recent > job.step - 100).sum()) if len(recent) else 0
+    total = share(job.skipped_share)
+    return f"{total} of all steps, {lately} of the last {whole(min(100, job.step))}"
+
+
+def _useful(job: JobView) -> str:
+    if job.useful_steps_per_second is None:
+        return ""
+    return f"{number(job.useful_steps_per_second, 3)} steps/s (skipped ones left out)"

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         set_policy,
     )
     from keras_mp.policies.tf32 import allow_tf32
+    from keras_mp.scaling.jax_training import GuardedTrainStep
     from keras_mp.scaling.optimizer import LossScaleOptimizer
     from keras_mp.scaling.state import ScaleConfig
     from keras_mp.telemetry.monitor import Monitor
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 # Public name -> the module that defines it. The one list: __all__ and dir() are made from it.
 _PUBLIC = {
     "EmulatedPrecisionWarning": "keras_mp.policies.policy",
+    "GuardedTrainStep": "keras_mp.scaling.jax_training",
     "LossScaleOptimizer": "keras_mp.scaling.optimizer",
     "Monitor": "keras_mp.telemetry.monitor",
     "Run": "keras_mp.telemetry.run",
@@ -37,6 +39,7 @@ _PUBLIC = {
 
 __all__ = [
     "EmulatedPrecisionWarning",
+    "GuardedTrainStep",
     "LossScaleOptimizer",
     "Monitor",
     "Run",

@@ -55,3 +55,38 @@ def share_weight_decay(optimizer: Any, variable: Any, master: Any) -> None:
         spared = getattr(one, "_exclude_from_weight_decay", None)
         if spared and one._var_key(variable) in spared:
             spared.add(one._var_key(master))
+
+
+def own_state(layer: Any) -> list[Any]:
+    """A layer's own non-trainable variables, without its sublayers' and its random seeds'.
+
+    The public ``non_trainable_variables`` mixes all of these, and frozen weights. Without it
+    BatchNorm statistics could not be protected on a skipped step.
+    """
+    return list(getattr(layer, "_non_trainable_variables", ()))
+
+
+def functional_class() -> type:
+    """The class of models made by ``keras.Model(inputs, outputs)``; public only by making one."""
+    from keras.src.models.functional import Functional
+
+    return Functional
+
+
+def loss_tracker(model: Any) -> Any:
+    """The mean of the loss that ``compile`` made; None without one, or where nobody asks for it.
+
+    The public ``metrics`` lists it first, but a model may list metrics of its own, a "loss" among
+    them, that its own code updates. Without it the loss would be missing from jax' logs.
+    """
+    tracker = getattr(model, "_loss_tracker", None)
+    return tracker if any(metric is tracker for metric in model.metrics) else None
+
+
+def raw_tensor(variable: Any) -> Any:
+    """The tensor that a variable stores, not the half-precision copy that ``value`` gives a layer.
+
+    Forward hooks run inside Keras' autocast scope, where the public ``value`` of a float32 variable
+    is a cast copy. Without it a hook could not look after a variable.
+    """
+    return variable._value

@@ -4,8 +4,7 @@ What the device remembers (the ring, the overflows of each variable) are variabl
 because Keras' trainer hands a step only those; they are no part of checkpoints.
 """
 
-from collections.abc import Callable
-from functools import partial
+import warnings
 from typing import Any
 
 import jax
@@ -20,24 +19,28 @@ from keras_mp.scaling.device_state import (
     CONSECUTIVE_SKIPS,
     SKIPPED,
     Values,
-    advance,
-    ring_row,
 )
 from keras_mp.scaling.kernels.common import OWN, Kernel
+from keras_mp.scaling.kernels.jax_ops import (
+    LAST,
+    LOSS_FINITE,
+    choose,
+    overflowed,
+    record,
+    unscale_and_check,
+)
 from keras_mp.scaling.ring import COLUMNS
-from keras_mp.scaling.state import COUNTER_MAX, ScaleConfig
+from keras_mp.scaling.state import ScaleConfig
 from keras_mp.scaling.told import LONG_RUN
-
-HOW_OFTEN, FIRST, LAST = range(3)  # the rows of the overflow counts
-LARGEST = np.finfo(np.float32).max
 
 
 class JaxKernel(Kernel):
     """See the module.
 
     Attributes:
-        counts: int32, [3, variables]: overflows of each variable, the first and the last step of
-            them; None with attribution off.
+        counts: int32, [4, variables]: overflows of each variable, the first and the last step of
+            them, and whether the loss of the last was finite (-1: not seen); None with attribution
+            off.
         ring: float32, [rows, columns], the last steps; None until it is asked for.
     """
 
@@ -47,7 +50,8 @@ class JaxKernel(Kernel):
         self.ring: Any = None
         self.run_told = 0  # the step before the run of skips that was last looked at
         if optimizer.attribution:
-            self.counts = self._variable("overflow_counts", self.overflows.astype(np.int32))
+            empty = np.zeros((4, len(optimizer._trainable_variables)), np.int32)
+            self.counts = self._variable("overflow_counts", empty)
 
     @property
     def carried(self) -> list[Any]:
@@ -62,7 +66,34 @@ class JaxKernel(Kernel):
         return None if self.ring is None else np.asarray(self.ring.value)
 
     def overflow_counts(self) -> np.ndarray:
-        return self.overflows if self.counts is None else np.asarray(self.counts.value, np.int64)
+        self.look()
+        return self.overflows
+
+    def look(self) -> None:
+        if self.counts is None:
+            return
+        counts = np.asarray(self.counts.value, np.int64)
+        self.overflows = counts[: LAST + 1]
+        last = counts[LAST].max(initial=0)
+        if last:
+            nonfinite = np.flatnonzero(counts[LAST] == last)
+            seen = int(counts[LOSS_FINITE, nonfinite[0]])
+            self.last_overflow = overflowed(last, nonfinite, None if seen < 0 else bool(seen))
+
+    def bind(self, binding: Any, protected: list[Any]) -> None:
+        from keras_mp.scaling.jax_training import GuardedTrainStep
+
+        model = binding.model
+        if not protected or isinstance(model, GuardedTrainStep):
+            return
+        warnings.warn(
+            f"Keras' train step for jax updates {len(protected)} non-trainable variables of the "
+            f"model {model.name!r} (such as {protected[0].path!r}) on skipped steps too: one "
+            "overflow makes them NaN. Derive the model's class from keras_mp.GuardedTrainStep, as "
+            "in `class Net(keras_mp.GuardedTrainStep, keras.Model)`; a training loop of your own "
+            "finds the choice in keras_mp.scaling.jax_training.",
+            stacklevel=4,
+        )
 
     # The step.
 
@@ -192,8 +223,8 @@ class JaxKernel(Kernel):
         if step - run != self.run_told:
             self.run_told = step - run
             self.teller.check(float(scale), 0)  # a clean step came between
-        nonfinite = tuple(int(i) for i in np.flatnonzero(~np.asarray(flags)))
-        self.note_overflow(step, nonfinite, None)
+        nonfinite = np.flatnonzero(~np.asarray(flags))
+        self.last_overflow = overflowed(step, nonfinite, None)
         self.teller.check(float(scale), run, self._in_force(limits))
 
     def _in_force(self, limits: Any) -> ScaleConfig | None:
@@ -207,72 +238,3 @@ class JaxKernel(Kernel):
     def _variable(self, name: str, value: np.ndarray) -> Any:
         with keras.name_scope(self.optimizer.name, caller=self.optimizer):
             return keras.Variable(value, dtype=value.dtype.name, trainable=False, name=name)
-
-
-def choose(finite: Any, step: Callable[[], Any], skip: Callable[[], Any]) -> Any:
-    """``step()`` or ``skip()``: by Python where ``finite`` is known, else by one cond."""
-    if isinstance(finite, jax.core.Tracer):
-        return jax.lax.cond(finite, step, skip)
-    return step() if finite else skip()
-
-
-@partial(jax.jit, static_argnames=("overwrites", "with_norms"))
-def unscale_and_check(
-    grads: list[Any], scale: Any, overwrites: tuple[bool, ...], with_norms: bool
-) -> tuple[list[Any], Any, Any]:
-    """Gradients divided by the scale, and what is known of them.
-
-    Args:
-        grads: Gradients of the scaled loss, or None. scale: float32, shape ().
-        overwrites: Whether the variable takes its gradient as its value (float8's scales): such a
-            gradient was never scaled.
-        with_norms: Whether to measure norms.
-
-    Returns:
-        (unscaled gradients in float32 or wider, bool [n] whether all of a gradient is finite,
-        float32 [n] norms of the scaled gradients, NaN where not finite; or None).
-    """
-    # Division and not the product with the reciprocal: right for any scale.
-    wide = [None if g is None else g.astype(jnp.promote_types(g.dtype, jnp.float32)) for g in grads]
-    unscaled = [
-        g if g is None or overwrite else g / scale
-        for g, overwrite in zip(wide, overwrites, strict=True)
-    ]
-    # After the division: a scale below 1 makes them larger. And one by one, not by their norm: the
-    # squares of large finite numbers overflow.
-    flags = jnp.stack([jnp.array(True) if g is None else jnp.isfinite(g).all() for g in unscaled])
-    if not with_norms:
-        return unscaled, flags, None
-    squares = [jnp.zeros(()) if g is None else jnp.sum(jnp.square(g)) for g in wide]
-    norms = jnp.sqrt(jnp.stack([s.astype(jnp.float32) for s in squares]))
-    return unscaled, flags, jnp.where(flags, jnp.minimum(norms, LARGEST), jnp.nan)
-
-
-@partial(jax.jit, static_argnames=("config",))
-def record(
-    before: Values,
-    flags: Any,
-    norms: Any,
-    loss: Any,
-    updated: Any,
-    counts: Any,
-    ring: Any,
-    config: ScaleConfig,
-) -> tuple[Values, Any, Any]:
-    """The scale's next state, and the step in the counts and the ring (None stays None)."""
-    finite = jnp.all(flags)
-    after = advance(before, finite, updated, config)
-    step = after.counters[SKIPPED] + after.counters[APPLIED]
-    if counts is not None:
-        bad = jnp.logical_not(flags)
-        often = counts[HOW_OFTEN]
-        counts = jnp.stack(
-            [
-                jnp.where(jnp.logical_and(bad, often < COUNTER_MAX), often + 1, often),
-                jnp.where(jnp.logical_and(bad, often == 0), step, counts[FIRST]),
-                jnp.where(bad, step, counts[LAST]),
-            ]
-        )
-    if ring is not None:
-        ring = ring.at[step % ring.shape[0]].set(ring_row(before, after, finite, loss, norms))
-    return after, counts, ring

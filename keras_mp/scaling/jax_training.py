@@ -1,0 +1,117 @@
+"""A train step for jax that leaves a model's state alone where the optimizer skips a step.
+
+Keras' jax trainer computes BatchNorm statistics, the running mean of the loss and the optimizer's
+update side by side: the optimizer never sees the others and cannot take them back. Only the train
+step sees all of them, so it is the train step that must choose.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+from keras import ops
+
+from keras_mp import _keras_internals
+from keras_mp.scaling.binding import protected_variables
+from keras_mp.scaling.device_state import CONSECUTIVE_SKIPS
+from keras_mp.scaling.optimizer import LossScaleOptimizer
+
+COUNTERS_AT = 2  # in optimizer.variables: scale, good steps, counters, limits
+
+
+class GuardedTrainStep:
+    """Put before ``keras.Model`` or ``keras.Sequential`` in a class' bases, for training on jax.
+
+    ```python
+    class Net(keras_mp.GuardedTrainStep, keras.Model):
+        ...
+    model = Net(inputs, outputs)          # functional, sequential and subclassed models alike
+    ```
+
+    On a step that ``keras_mp.LossScaleOptimizer`` skips, the own non-trainable variables of
+    trainable layers keep their values (BatchNorm statistics; not the states of random seeds). A
+    loss that is not finite stays out of the epoch's mean. The optimizer gets to know the loss, so
+    that an overflow's origin is known.
+
+    On torch and tensorflow the optimizer does all this by itself, and this class changes nothing.
+    So it does with another optimizer. A model with a ``train_step`` of its own must call this one,
+    or use ``applied`` and ``keep``.
+    """
+
+    def train_step(self, *args: Any, **kwargs: Any) -> Any:
+        optimizer = getattr(self, "optimizer", None)
+        if keras.backend.backend() != "jax" or not isinstance(optimizer, LossScaleOptimizer):
+            return super().train_step(*args, **kwargs)  # type: ignore[misc]
+        return _train_step(self, optimizer, *args, **kwargs)
+
+
+def applied(optimizer: LossScaleOptimizer, optimizer_values: Sequence[Any]) -> Any:
+    """Whether a step was applied, and not skipped: a bool tensor, shape ().
+
+    Args:
+        optimizer: The optimizer. optimizer_values: Its variables' values after the step, as
+            ``stateless_apply`` returns them.
+    """
+    return ops.equal(optimizer_values[COUNTERS_AT][CONSECUTIVE_SKIPS], 0)
+
+
+def keep(which: Any, new: Sequence[Any], old: Sequence[Any]) -> list[Any]:
+    """``new`` where ``which`` (bool, shape ()) holds, else ``old``; what did not change is left."""
+    return [n if n is o else ops.where(which, n, o) for n, o in zip(new, old, strict=True)]
+
+
+def _train_step(model: Any, optimizer: LossScaleOptimizer, state: Any, data: Any) -> Any:
+    """Keras' train step for jax on public names, with the choices added."""
+    import jax
+
+    trainable, non_trainable, optimizer_values, metrics = state
+    x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
+    gradient = jax.value_and_grad(model.compute_loss_and_updates, has_aux=True)
+    (_, (loss, y_pred, new_non_trainable, new_metrics)), grads = gradient(
+        trainable,
+        non_trainable,
+        metrics,
+        x,
+        y,
+        sample_weight,
+        training=True,
+        optimizer_variables=optimizer_values,
+    )
+    kernel = optimizer._kernel
+    kernel.observe_loss(loss)
+    try:
+        trainable, optimizer_values = optimizer.stateless_apply(optimizer_values, grads, trainable)
+    finally:
+        kernel.observe_loss(None)  # a tracer, which must not outlive the trace
+    ok = applied(optimizer, optimizer_values)
+    protected = {id(v) for v in protected_variables(model)}
+    non_trainable = [
+        keep(ok, [new], [old])[0] if id(variable) in protected else new
+        for variable, new, old in zip(
+            model.non_trainable_variables, new_non_trainable, non_trainable, strict=True
+        )
+    ]
+    # What the loss updated on its way: the mean loss of each output.
+    metrics = keep(ops.isfinite(loss), new_metrics, metrics)
+    logs, metrics = _update_metrics(model, loss, x, y, y_pred, sample_weight, metrics)
+    return logs, (trainable, non_trainable, optimizer_values, metrics)
+
+
+def _update_metrics(
+    model: Any, loss: Any, x: Any, y: Any, y_pred: Any, sample_weight: Any, values: Any
+) -> tuple[dict[str, Any], list[Any]]:
+    """(logs, the metrics' new values); the loss counts only where it is finite."""
+    variables = model.metrics_variables
+    tracker = _keras_internals.loss_tracker(model)
+    mapping = list(zip(variables, values, strict=True))
+    with keras.StatelessScope(state_mapping=mapping) as scope:
+        if tracker is not None:
+            samples = next(leaf for leaf in keras.tree.flatten(x) if leaf is not None).shape[0]
+            before = [v.value for v in tracker.variables]
+            tracker.update_state(loss, sample_weight=samples)
+            after = keep(ops.isfinite(loss), [v.value for v in tracker.variables], before)
+            for variable, value in zip(tracker.variables, after, strict=True):
+                variable.assign(value)
+        logs = model.compute_metrics(x, y, y_pred, sample_weight)
+    new = [scope.get_current_value(v) for v in variables]
+    return logs, [old if n is None else n for n, old in zip(new, values, strict=True)]

@@ -22,7 +22,7 @@ import math
 import warnings
 import weakref
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 import keras
@@ -33,6 +33,20 @@ from keras_mp.scaling.state import ScaleConfig, ScaleState
 
 _STOCK_OWN = 4  # iteration, learning_rate, step_counter, dynamic_scale
 _STOCK_GOOD_STEPS, _STOCK_SCALE = "2", "3"
+
+
+@dataclass
+class Waiting:
+    """What was loaded into an optimizer that is not built yet: arrays by their keys in the file.
+
+    Attributes:
+        inner: The inner optimizer's variables, or None. scaler: The scaler's state, or None.
+        loading: Whether Keras' saver was last here to load (and not to save).
+    """
+
+    inner: Mapping[str, Any] | None = None
+    scaler: Mapping[str, Any] | None = None
+    loading: bool = False
 
 
 @keras.saving.register_keras_serializable(package="keras_mp")
@@ -64,16 +78,16 @@ class ScalerState(keras.metrics.Metric):
         if owner.built:
             _restore_scaler(owner, values)
         elif values:
-            owner._pending["scaler"] = values
+            owner._waiting.scaler = values
 
 
 def save(optimizer: Any, store: Any) -> None:
     """Write the inner optimizer's variables in its own layout."""
-    pending = optimizer._pending.get("inner")
-    if pending is None:
+    optimizer._waiting.loading = False
+    if optimizer._waiting.inner is None:
         optimizer.inner_optimizer.save_own_variables(store)
         return
-    for key, value in pending.items():  # loaded, but not built since: hand it on
+    for key, value in optimizer._waiting.inner.items():  # not built since: hand it on
         store[key] = value
 
 
@@ -85,20 +99,31 @@ def load(optimizer: Any, store: Any) -> None:
     Raises:
         ValueError: Where a variable's shape is another; nothing is changed then.
     """
+    optimizer._waiting.loading = True
     if optimizer.built:
         _restore_inner(optimizer, store)
     else:
-        optimizer._pending["inner"] = _arrays(store)
+        optimizer._waiting.inner = _arrays(store) or None
 
 
 def finish_build(optimizer: Any) -> None:
     """Give a freshly built optimizer what was loaded before it was built."""
-    pending = dict(optimizer._pending)
-    optimizer._pending.clear()
-    if "inner" in pending:
-        _restore_inner(optimizer, pending["inner"])
-    if "scaler" in pending:
-        _restore_scaler(optimizer, pending["scaler"])
+    waiting: Waiting = optimizer._waiting
+    inner, waiting.inner = waiting.inner, None
+    scaler, waiting.scaler = waiting.scaler, None
+    if inner is not None:
+        _restore_inner(optimizer, inner)
+    if scaler is not None:
+        _restore_scaler(optimizer, scaler)
+
+
+def take_over(optimizer: Any, replaced: Any) -> None:
+    """Go on with the scale of a wrapper that this one replaces, once this one is built."""
+    if isinstance(replaced, keras.optimizers.LossScaleOptimizer) and replaced.built:
+        optimizer._waiting.scaler = {
+            "scale": ops.convert_to_numpy(replaced.dynamic_scale),
+            "good_steps": ops.convert_to_numpy(replaced.step_counter),
+        }
 
 
 def set_weights(optimizer: Any, weights: Iterable[Any]) -> None:
@@ -128,15 +153,16 @@ def set_weights(optimizer: Any, weights: Iterable[Any]) -> None:
 def seen_by_the_saver(optimizer: Any, names: Iterable[str]) -> list[str]:
     """``dir(optimizer)`` without what Keras' saver must not walk into.
 
-    The saver follows every attribute that ``dir`` names. ``inner_optimizer`` would be stored a
-    second time, and a model that the optimizer knows would be stored with the optimizer.
+    The saver follows every attribute that ``dir`` names, after ``save_own_variables`` or
+    ``load_own_variables``. ``inner_optimizer`` would be stored a second time, and a model that the
+    optimizer knows would be stored with the optimizer. The ``optimizers`` of a MultiOptimizer are
+    stored, as the plain layout wants it, but not looked for: ``load`` has read their variables.
     """
     held = vars(optimizer)
-    return [n for n in names if n == "scaler_state" or not _is_saveable(held.get(n))]
-
-
-def _is_saveable(value: Any) -> bool:
-    return hasattr(value, "save_own_variables")
+    hidden = {n for n in held if n != "scaler_state" and hasattr(held[n], "save_own_variables")}
+    if optimizer._waiting.loading:
+        hidden.add("optimizers")
+    return [n for n in names if n not in hidden]
 
 
 def _restore_inner(optimizer: Any, store: Any) -> None:
@@ -150,9 +176,7 @@ def _restore_inner(optimizer: Any, store: Any) -> None:
         for variable, value in zip(targets, values, strict=True):
             variable.assign(value)
         _restore_scaler(
-            optimizer,
-            {"scale": store[_STOCK_SCALE], "good_steps": store[_STOCK_GOOD_STEPS]},
-            complete=False,
+            optimizer, {"scale": store[_STOCK_SCALE], "good_steps": store[_STOCK_GOOD_STEPS]}
         )
         return
     if keys == {str(i) for i in range(len(targets))}:
@@ -178,7 +202,7 @@ def _is_stock(store: Any, keys: set[str], targets: list[Any]) -> bool:
 
 def _scaler_values(owner: Any) -> dict[str, np.ndarray]:
     if not owner.built:
-        return dict(owner._pending.get("scaler", {}))
+        return dict(owner._waiting.scaler or {})
     state = asdict(owner._state.read())
     if owner._state.is_switched_off:
         del state["scale"]  # 1, which says nothing about where a scale would stand
@@ -193,11 +217,12 @@ def _scaler_values(owner: Any) -> dict[str, np.ndarray]:
     return values
 
 
-def _restore_scaler(owner: Any, values: Mapping[str, Any], complete: bool = True) -> None:
+def _restore_scaler(owner: Any, values: Mapping[str, Any]) -> None:
     """The scaler's state from a file; a file of the plain optimizer has none, and that is well."""
     if not values:
         return
     current = owner._state.read()
+    complete = "scaled" in values  # a file of ours, and not what Keras' wrapper knows
     state, complaints = admit(values, current, owner.config, complete)
     if owner._state.is_switched_off:
         state = replace(state, scale=current.scale)

@@ -24,6 +24,7 @@ from tui.keys import EVERYWHERE, bindings
 from tui.messages import Looked
 from tui.reader import Reader, place_name
 from tui.screens.base import ShownScreen
+from tui.screens.compare import CompareScreen
 from tui.screens.help import HelpScreen
 from tui.screens.job import JobScreen
 from tui.screens.jobs import JobsScreen
@@ -147,6 +148,10 @@ class MonitorApp(App[None]):
     def open_job(self, key: str, keys: list[str]) -> None:
         """All charts of one job; ``keys`` are its neighbours."""
         self.push_screen(JobScreen(self._place, key, keys))
+
+    def compare(self, keys: Sequence[str]) -> None:
+        """Several jobs over one another."""
+        self.push_screen(CompareScreen(self._place, keys))
 
     def back_to_jobs(self, key: str) -> None:
         """Leave the screen on top; the cursor stands on the job that was looked at."""

@@ -93,6 +93,52 @@ def metric(name: str) -> Maker:
 BASIC: tuple[Maker, ...] = (scale, loss, rate, memory, step_time, grad_norm)
 
 
+def overlay(
+    jobs: Sequence[JobView],
+    look: Look,
+    window: Window,
+    title: str,
+    column: str,
+    label: Callable[[float], str],
+) -> Chart:
+    """One column of several jobs, a line each, from their starts."""
+    series = [_known(positions(job, job.points, window), job.points[column]) for job in jobs]
+    return _overlay(look, window, title, series, label)
+
+
+def overlay_memory(jobs: Sequence[JobView], look: Look, window: Window) -> Chart:
+    """Device memory where every job has some, else that of the processes."""
+    column, title = "process_resident", "process memory"
+    if jobs and all(not np.isnan(job.memories["device_peak"]).all() for job in jobs):
+        column, title = "device_peak", "device memory, peak"
+    series = [_known(positions(job, job.memories, window), job.memories[column]) for job in jobs]
+    return _overlay(look, window, title, series, size)
+
+
+def _known(x: Floats, y: Floats) -> Series:
+    known = ~np.isnan(y)
+    return Series(x[known], y[known])
+
+
+def _overlay(
+    look: Look,
+    window: Window,
+    title: str,
+    series: Sequence[Series],
+    label: Callable[[float], str],
+) -> Chart:
+    kinds: dict[bool | None, Kind | None] = {None: None, True: "log10", False: "linear"}
+    return Chart(
+        title=title,
+        series=series,
+        kind=kinds[window.log],
+        label=look.label(label),
+        span=window.span,
+        x_label=look.label(x_label(window)),
+        empty="not measured",
+    )
+
+
 def makers(job: JobView | None) -> Sequence[Maker]:
     """All charts that the job has numbers for."""
     if job is None:

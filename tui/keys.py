@@ -81,3 +81,8 @@ JOB = (
     Key("e", "export", "e", "", "Write the job's points to a CSV file in the current folder."),
     Key("a", "acknowledge", "a", "", "You have seen this job's NaN: stop saying there was one."),
 )
+
+COMPARE = (
+    Key("escape,backspace", "back", "esc", "jobs", "Back to the jobs."),
+    Key("l", "log", "l", "log", "Value axis: as the values suggest, logarithmic, linear."),
+)

@@ -17,7 +17,7 @@ from tui.widgets.lines import Lines
 SIGNS: tuple[tuple[str, str], ...] = (
     ("!", "the job needs a person: NaN, a collapsing or exhausted scale, stalled, dead, failed"),
     ("·", "worth a look: a thrashing scale, steps slower than usual, a NaN of the past"),
-    ("↑", "pinned"),
+    ("↑ ●", "pinned; marked for a comparison"),
     ("┴", "under a chart: a skipped step, whose gradients overflowed at the scale of that moment"),
     ("×", "under a chart: the loss was not finite there"),
     ("–", "not known, or not measured"),

@@ -1,7 +1,7 @@
 """All jobs in a table, and the selected one in charts, events and words."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import ClassVar
 
 from textual import on
@@ -12,60 +12,25 @@ from textual.widgets import Input
 
 from tui import charts, export
 from tui.arrangement import Arrangement
-from tui.drawing.roles import Piece, Row
+from tui.division import AIRY, TWO_ROWS, divide
+from tui.drawing.roles import Piece
 from tui.job_columns import BY_KEY, COLUMNS
 from tui.keys import EVERYWHERE, JOBS, bindings, hints
+from tui.pair import twin
 from tui.screens.base import ShownScreen
+from tui.screens.compare import MAX_JOBS
 from tui.snapshot import JobView
 from tui.widgets.chart_view import ChartView
 from tui.widgets.event_list import EventList
 from tui.widgets.key_bar import KeyBar
 from tui.widgets.line_table import Layout, LineTable, TableHeader
-from tui.widgets.lines import Lines
+from tui.widgets.notice import Notice
 from tui.widgets.status_line import StatusLine
 from tui.widgets.verdict_line import VerdictLine
 from tui.window import Window
 
 # Rows are put in order at most this often: a table that jumps cannot be read.
 ORDER_SECONDS = 1.0
-# From this height on there is a space above the charts and above the events.
-AIRY = 32
-# From this height on the charts stand in two rows.
-TWO_ROWS = 20
-
-
-@dataclass(frozen=True)
-class Division:
-    """How the height is shared out."""
-
-    table: int
-    charts: int
-    events: int
-
-
-def divide(height: int, jobs: int, details: bool) -> Division:
-    """Rows for each part of a screen of ``height`` rows.
-
-    The table gets what its jobs need up to under half, then the charts, then the events.
-    """
-    # The status line, the titles, a space, three lines of verdict, the keys.
-    rest = height - 7 - (2 if height >= AIRY else 0)
-    if not details:
-        return Division(height - 3, 0, 0)
-    table = max(3, min(jobs, int(rest * 0.45)))
-    events = max(2, min((rest - table) // 3, 12))
-    return Division(table, rest - table - events, events)
-
-
-class Notice(Lines):
-    """Said where the table would be, while there is nothing to put in it."""
-
-    def __init__(self) -> None:
-        super().__init__(id="notice")
-        self.sentences: Sequence[str] = ()
-
-    def rows(self, width: int, height: int) -> Sequence[Row]:
-        return [[(sentence, "text")] for sentence in self.sentences]
 
 
 class JobsScreen(ShownScreen):
@@ -81,6 +46,7 @@ class JobsScreen(ShownScreen):
         )
         self._places = places
         self._jobs: dict[str, JobView] = {}
+        self._marked: set[str] = set()
         self._order: list[str] = []
         self._ordered_at = float("-inf")
         self._table = LineTable([c.column for c in COLUMNS], id="jobs")
@@ -191,6 +157,8 @@ class JobsScreen(ShownScreen):
 
     def _mark(self, job: JobView, mark: str) -> str:
         """The cursor before the sign of trouble; where there is none, whether it is pinned."""
+        if job.key in self._marked:
+            return ("▸" if job.key == self._table.selected else " ") + "●"
         sign = "↑" if mark[1] == " " and job.key in self.arrangement.pinned else mark[1]
         return ("▸" if job.key == self._table.selected else " ") + sign
 
@@ -273,6 +241,24 @@ class JobsScreen(ShownScreen):
     @on(LineTable.Opened)
     def _open(self, message: LineTable.Opened) -> None:
         self.monitor.open_job(message.key, list(self._order))
+
+    def action_mark(self) -> None:
+        if self.selected is not None:
+            self._marked ^= {self.selected.key}
+            self._table.redraw()
+            self._table.action_move(1)
+
+    def action_compare(self) -> None:
+        keys = [key for key in self._order if key in self._marked]
+        job = self.selected
+        if len(keys) < 2 and job is not None:
+            other = twin(job, self._jobs.values())
+            keys = [job.key, other.key] if other is not None else []
+        if len(keys) < 2:
+            said = "Mark two jobs or more with space; this one has no float32 twin to stand beside."
+            self.notify(said, markup=False)
+        else:
+            self.monitor.compare(keys[:MAX_JOBS])
 
     def select(self, key: str) -> None:
         """Put the cursor on a job."""

@@ -1,0 +1,125 @@
+"""Two or more jobs over one another; two of them also as a pair, in figures and words."""
+
+import textwrap
+from collections.abc import Sequence
+from typing import ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import BindingType
+from textual.containers import Grid
+
+from keras_mp.telemetry.format import count, number, size
+from tui import charts
+from tui.drawing.chart import LINES, Chart
+from tui.drawing.roles import Row
+from tui.drawing.text import fit
+from tui.job_columns import BY_KEY
+from tui.keys import COMPARE, EVERYWHERE, bindings, hints
+from tui.look import Look
+from tui.pair import compare
+from tui.screens.base import ShownScreen
+from tui.snapshot import JobView
+from tui.widgets.chart_view import ChartView
+from tui.widgets.key_bar import KeyBar
+from tui.widgets.lines import Lines
+from tui.widgets.status_line import StatusLine
+from tui.window import Window
+
+MAX_JOBS = len(LINES)
+_COLUMNS = (("state", 9), ("policy", 15), ("step", 11), ("loss", 9), ("scale", 6), ("rate", 8))
+
+
+class Legend(Lines):
+    """Which line is which job, with its figures; under two jobs, their comparison."""
+
+    def __init__(self) -> None:
+        super().__init__(id="legend")
+        self._jobs: Sequence[JobView] = ()
+        self._look = Look()
+
+    def show(self, jobs: Sequence[JobView], look: Look) -> None:
+        self._jobs, self._look = jobs, look
+        self.redraw()
+
+    def rows(self, width: int, height: int) -> Sequence[Row]:
+        say = self._look.say
+        name_width = max(12, width - 4 - sum(w + 1 for _, w in _COLUMNS) - 9)
+        rows: list[Row] = []
+        for job, role in zip(self._jobs, LINES, strict=False):
+            row: Row = [("── ", role), (fit(say(job.name), name_width), "strong")]
+            for key, cells in _COLUMNS:
+                text, tone = BY_KEY[key].cell(job, False)
+                right = BY_KEY[key].column.right
+                row.append((" " + fit(say(text), cells, right), tone))
+            row.append((" " + fit(size(job.memory_bytes), 8, True), "text"))
+            rows.append(row)
+        if len(self._jobs) == 2:
+            pair = compare(*self._jobs)
+            first, *reasons = pair.sentences()
+            text = say(f"{pair.mixed.name} · {first}")
+            rows += [[(line, "text")] for line in textwrap.wrap(text, width)]
+            for reason in reasons:
+                rows += [[(line, "warn")] for line in textwrap.wrap(say(reason), width)]
+        return rows
+
+
+class CompareScreen(ShownScreen):
+    """Shows the jobs with ``keys``, up to four."""
+
+    KEYS = COMPARE
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings(COMPARE)]
+
+    def __init__(self, place: str, keys: Sequence[str]):
+        super().__init__()
+        self.keys = tuple(keys)[:MAX_JOBS]
+        self._log: bool | None = None
+        self._status = StatusLine(place, id="status")
+        self._legend = Legend()
+        self._views = [ChartView(id=f"chart{n}", classes="chart") for n in range(4)]
+        self._footer = KeyBar(hints((*COMPARE, *EVERYWHERE)), id="keys")
+
+    def compose(self) -> ComposeResult:
+        yield self._status
+        yield self._legend
+        yield Grid(*self._views, id="grid")
+        yield self._footer
+
+    @property
+    def jobs(self) -> list[JobView]:
+        snapshot = self.monitor.snapshot
+        known = {job.key: job for job in snapshot.jobs} if snapshot else {}
+        return [known[key] for key in self.keys if key in known]
+
+    def on_mount(self) -> None:
+        self.query_one("#legend").styles.height = len(self.keys) + 3
+        self.show()
+
+    def on_resize(self) -> None:
+        self.show()
+
+    def tick(self) -> None:
+        self._status.show(self.monitor.snapshot, self.monitor.clock.now(), self.monitor.look)
+
+    def show(self) -> None:
+        self.tick()
+        jobs, look = self.jobs, self.monitor.look
+        self._legend.show(jobs, look)
+        for view, chart in zip(self._views, self._charts(jobs, look), strict=True):
+            view.show(chart, look.charset)
+
+    def _charts(self, jobs: Sequence[JobView], look: Look) -> list[Chart]:
+        step, time = Window(by="step", log=self._log), Window(by="time", log=self._log)
+        return [
+            charts.overlay(jobs, look, step, "loss by step", "loss", number),
+            charts.overlay(jobs, look, time, "loss by time", "loss", number),
+            charts.overlay(jobs, look, step, "samples/s", "samples_per_second", count),
+            charts.overlay_memory(jobs, look, step),
+        ]
+
+    def action_log(self) -> None:
+        order = (None, True, False)
+        self._log = order[(order.index(self._log) + 1) % 3]
+        self.show()
+
+    def action_back(self) -> None:
+        self.monitor.back_to_jobs(self.keys[0])

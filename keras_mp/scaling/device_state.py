@@ -6,6 +6,7 @@ jit). It is tested for equality with the reference, field by field, over random 
 
 from typing import Any, NamedTuple
 
+import keras
 import numpy as np
 from keras import ops
 
@@ -174,8 +175,9 @@ def _limits(config: ScaleConfig, needed: bool) -> np.ndarray:
 def _variable(optimizer: Any, name: str, dtype: str, value: Any) -> Any:
     value = np.asarray(value)
     # By the initializer and not by assign: TensorFlow lifts the one out of a traced train step,
-    # and would run the other at every step.
-    return optimizer.add_variable(
+    # and would run the other at every step. Keras' own method: ours adds to the inner optimizer.
+    return keras.optimizers.LossScaleOptimizer.add_variable(
+        optimizer,
         shape=value.shape,
         dtype=dtype,
         initializer=lambda shape, dtype: ops.convert_to_tensor(value, dtype=dtype),

@@ -10,6 +10,7 @@ from keras import ops
 from keras_mp.scaling import checkpoint
 from keras_mp.scaling.attribution import Attribution, attribute
 from keras_mp.scaling.device_state import DeviceState
+from keras_mp.scaling.forwarding import ForwardsToInner, check_scaled_once
 from keras_mp.scaling.kernels import kernel_for
 from keras_mp.scaling.masters import Masters, masters_for
 from keras_mp.scaling.presets import resolve
@@ -17,22 +18,8 @@ from keras_mp.scaling.ring import StepRow, decode
 from keras_mp.scaling.state import ScaleConfig
 
 
-def _forwarded(name: str) -> property:
-    """A public attribute of ``keras.optimizers.Optimizer`` that belongs to the inner optimizer."""
-
-    def get(self: Any) -> Any:
-        return getattr(self.inner_optimizer, name)
-
-    def set(self: Any, value: Any) -> None:
-        # Keras' base constructor sets its defaults before there is an inner optimizer.
-        if "inner_optimizer" in self.__dict__:
-            setattr(self.inner_optimizer, name, value)
-
-    return property(get, set, doc=f"``{name}`` of the inner optimizer.")
-
-
 @keras.saving.register_keras_serializable(package="keras_mp")
-class LossScaleOptimizer(keras.optimizers.LossScaleOptimizer):
+class LossScaleOptimizer(ForwardsToInner, keras.optimizers.LossScaleOptimizer):
     """Wraps any Keras optimizer: scales the loss, skips overflowed steps, moves the scale.
 
     The algorithm (``keras_mp.scaling.state.update`` is its reference):
@@ -136,16 +123,6 @@ class LossScaleOptimizer(keras.optimizers.LossScaleOptimizer):
 
     built: bool
 
-    # What belongs to the optimizer inside.
-    weight_decay = _forwarded("weight_decay")
-    clipnorm = _forwarded("clipnorm")
-    global_clipnorm = _forwarded("global_clipnorm")
-    clipvalue = _forwarded("clipvalue")
-    use_ema = _forwarded("use_ema")
-    ema_momentum = _forwarded("ema_momentum")
-    ema_overwrite_frequency = _forwarded("ema_overwrite_frequency")
-    gradient_accumulation_steps = _forwarded("gradient_accumulation_steps")
-
     def build(self, variables: Any) -> None:
         """Create the scaler's variables and build the inner optimizer on ``variables``."""
         if self.built:
@@ -213,6 +190,7 @@ class LossScaleOptimizer(keras.optimizers.LossScaleOptimizer):
                 "`grads` must hold one gradient (or None) a variable. "
                 f"Received: {len(grads)} gradients for {len(variables)} variables"
             )
+        check_scaled_once(self.inner_optimizer)
         masters = self._masters
         if masters is None:
             self._kernel.apply(grads, variables)
@@ -241,6 +219,7 @@ class LossScaleOptimizer(keras.optimizers.LossScaleOptimizer):
                 "`optimizer_variables` must hold one tensor for each of `optimizer.variables` "
                 f"({len(self.variables)}). Received: {len(optimizer_variables)} tensors"
             )
+        check_scaled_once(self.inner_optimizer)
         arguments = list(optimizer_variables), list(grads), list(trainable_variables)
         if self._masters is None:
             return self._kernel.stateless_apply(*arguments)

@@ -57,6 +57,12 @@ def stateless(optimizer, gradients, variables):
         variable.assign(value)
 
 
+def apply(optimizer, gradients, variables=None):
+    """``apply`` as a loop calls it: after ``scale_loss``, whose loss plays no part here."""
+    optimizer.scale_loss(ops.ones(()))
+    optimizer.apply(gradients, variables)
+
+
 class Runner:
     """One optimizer on variables of its own; ``step`` is one attempted step.
 
@@ -76,6 +82,7 @@ class Runner:
         if BACKEND == "tensorflow":
             import tensorflow as tf
 
+            self.optimizer.scale_loss(ops.ones(()))
             return tf.function(lambda g: self.optimizer.apply(g, self.variables))
         import jax
 
@@ -87,7 +94,7 @@ class Runner:
         if self.how == "stateless":
             stateless(self.optimizer, gradients, self.variables)
         elif self._graph is None:
-            self.optimizer.apply(gradients, self.variables)
+            apply(self.optimizer, gradients, self.variables)
         elif BACKEND == "tensorflow":
             self._graph(gradients)
         else:

@@ -1,0 +1,70 @@
+"""What the wrapper hands on to the optimizer inside it: all that Keras' optimizers offer publicly.
+
+A setting that landed on the wrapper alone would do nothing, silently.
+"""
+
+from typing import Any
+
+
+def _value(name: str) -> property:
+    def get(self: Any) -> Any:
+        return getattr(self.inner_optimizer, name)
+
+    def set(self: Any, value: Any) -> None:
+        # Keras' base constructor sets its defaults before there is an inner optimizer.
+        if "inner_optimizer" in self.__dict__:
+            setattr(self.inner_optimizer, name, value)
+
+    return property(get, set, doc=f"``{name}`` of the inner optimizer.")
+
+
+def _method(name: str) -> Any:
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return getattr(self.inner_optimizer, name)(*args, **kwargs)
+
+    call.__name__ = name
+    call.__doc__ = f"``{name}`` of the inner optimizer."
+    return call
+
+
+class ForwardsToInner:
+    """The public names of ``keras.optimizers.Optimizer`` that belong to ``inner_optimizer``."""
+
+    weight_decay = _value("weight_decay")
+    clipnorm = _value("clipnorm")
+    global_clipnorm = _value("global_clipnorm")
+    clipvalue = _value("clipvalue")
+    use_ema = _value("use_ema")
+    ema_momentum = _value("ema_momentum")
+    ema_overwrite_frequency = _value("ema_overwrite_frequency")
+    gradient_accumulation_steps = _value("gradient_accumulation_steps")
+    optimizers = _value("optimizers")  # of a MultiOptimizer; the saver walks into them
+
+    add_variable = _method("add_variable")
+    add_variable_from_reference = _method("add_variable_from_reference")
+    add_optimizer_variables = _method("add_optimizer_variables")
+    exclude_from_weight_decay = _method("exclude_from_weight_decay")
+    update_step = _method("update_step")
+
+    @property
+    def loss_scale_factor(self) -> None:
+        """None: the wrapper scales by ``loss_scale``, and the inner optimizer does not scale."""
+        return None
+
+    @loss_scale_factor.setter
+    def loss_scale_factor(self, value: Any) -> None:
+        if value is not None:
+            raise ValueError(
+                "`loss_scale_factor` cannot be set here: a fixed scale is the argument `scale` of "
+                f"LossScaleOptimizer. Received: loss_scale_factor={value!r}"
+            )
+
+
+def check_scaled_once(inner: Any) -> None:
+    """Refuse an inner optimizer that was given a fixed scale of its own after it was wrapped."""
+    if inner.loss_scale_factor is not None:
+        raise ValueError(
+            "The inner optimizer's `loss_scale_factor` would divide the gradients a second time: "
+            "set it to None; a fixed scale is the argument `scale` of LossScaleOptimizer. "
+            f"Received: inner_optimizer.loss_scale_factor={inner.loss_scale_factor!r}"
+        )

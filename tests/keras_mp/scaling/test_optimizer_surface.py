@@ -1,0 +1,443 @@
+"""What the wrapper offers beside stepping: every public name of Keras' optimizers, those of Keras'
+and tf.keras' wrappers, arguments, and what is refused."""
+
+import inspect
+import warnings
+
+import keras
+import numpy as np
+import pytest
+from helpers.stepping import BACKEND, Runner, apply, host, make_gradients, make_variables, snapshot
+from keras import ops
+
+import keras_mp
+
+pytestmark = pytest.mark.backend
+
+
+def wrapped(**kwargs):
+    """(inner optimizer, wrapper), built on the same variables."""
+    inner = keras.optimizers.AdamW(0.125, **kwargs)
+    wrapper = keras_mp.LossScaleOptimizer(inner)
+    wrapper.build(make_variables())
+    return inner, wrapper
+
+
+# Values: reading the wrapper reads the inner optimizer, setting the wrapper sets it.
+VALUES = {
+    "learning_rate": 0.5,
+    "weight_decay": 0.25,
+    "clipnorm": 1.0,
+    "global_clipnorm": 1.0,
+    "clipvalue": 1.0,
+    "use_ema": True,
+    "ema_momentum": 0.5,
+    "ema_overwrite_frequency": 3,
+    "gradient_accumulation_steps": 4,
+}
+# Methods that act on the inner optimizer.
+INNER_METHODS = {
+    "add_variable",
+    "add_variable_from_reference",
+    "add_optimizer_variables",
+    "exclude_from_weight_decay",
+    "finalize_variable_values",
+    "update_step",
+}
+# Methods that need no state, so they are as good here as there.
+STATELESS = {"assign", "assign_add", "assign_sub"}
+# The wrapper's own business, tested by name elsewhere in these modules.
+OWN = {
+    "apply",
+    "apply_gradients",
+    "build",
+    "built",
+    "from_config",
+    "get_config",
+    "iterations",
+    "load_own_variables",
+    "loss_scale_factor",
+    "name",
+    "save_own_variables",
+    "scale_loss",
+    "set_weights",
+    "stateless_apply",
+    "variables",
+}
+
+
+def public_names():
+    optimizer = keras.optimizers.Optimizer(0.1)
+    return {name for name in dir(optimizer) if not name.startswith("_")}
+
+
+def test_every_public_name_of_an_optimizer_is_accounted_for():
+    assert public_names() == {*VALUES, *INNER_METHODS, *STATELESS, *OWN}
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_values_are_the_inner_optimizers(name):
+    inner, wrapper = wrapped()
+    before = getattr(inner, name)
+    if name == "learning_rate":
+        assert float(host(wrapper.learning_rate)) == float(host(before))
+        wrapper.learning_rate = VALUES[name]
+        assert float(host(inner.learning_rate)) == VALUES[name]
+        return
+    assert getattr(wrapper, name) == before
+    setattr(wrapper, name, VALUES[name])
+    assert getattr(inner, name) == getattr(wrapper, name) == VALUES[name]
+
+
+def test_iterations_are_the_inner_optimizers_and_cannot_be_set():
+    inner, wrapper = wrapped()
+    assert wrapper.iterations is inner.iterations
+    with pytest.raises(AttributeError):
+        wrapper.iterations = 3
+
+
+def test_added_variables_are_the_inner_optimizers():
+    inner, wrapper = wrapped()
+    count = len(wrapper.variables)
+    (reference, *_) = make_variables()
+    added = [
+        wrapper.add_variable((2,), name="mine"),
+        wrapper.add_variable_from_reference(reference, name="like"),
+        *wrapper.add_optimizer_variables([reference], "slot"),
+    ]
+    for variable in added:
+        assert any(v is variable for v in inner.variables)
+        assert sum(v is variable for v in wrapper.variables) == 1
+    assert len(wrapper.variables) == count + 3
+
+
+def test_update_step_is_the_inner_optimizers():
+    class Plain(keras.optimizers.Optimizer):
+        def update_step(self, gradient, variable, learning_rate):
+            self.assign_sub(variable, ops.multiply(gradient, learning_rate))
+
+    wrapper = keras_mp.LossScaleOptimizer(Plain(0.5))
+    variable = keras.Variable([1.0])
+    wrapper.build([variable])
+    wrapper.update_step(ops.ones(1), variable, 0.5)
+    assert host(variable).tolist() == [0.5]
+
+
+def test_assigning_works_as_on_any_optimizer():
+    _, wrapper = wrapped()
+    variable = keras.Variable([1.0])
+    wrapper.assign(variable, ops.convert_to_tensor([4.0]))
+    wrapper.assign_add(variable, ops.convert_to_tensor([2.0]))
+    wrapper.assign_sub(variable, ops.convert_to_tensor([1.0]))
+    assert host(variable).tolist() == [5.0]
+
+
+@pytest.mark.parametrize("by", ["var_names", "var_list"])
+def test_variables_excluded_on_the_wrapper_do_not_decay(by):
+    variables = [keras.Variable([1.0], name="kernel"), keras.Variable([1.0], name="bias")]
+    wrapper = keras_mp.LossScaleOptimizer(keras.optimizers.AdamW(0.5, weight_decay=0.5))
+    what = {"var_names": ["bias"]} if by == "var_names" else {"var_list": variables[1:]}
+    wrapper.exclude_from_weight_decay(**what)
+    wrapper.build(variables)
+    apply(wrapper, [ops.zeros(1), ops.zeros(1)], variables)
+    assert [float(host(v)[0]) for v in variables] == [0.75, 1.0]
+
+
+def test_finalize_writes_the_averages():
+    variable = keras.Variable([1.0])
+    wrapper = keras_mp.LossScaleOptimizer(keras.optimizers.SGD(1.0, use_ema=True, ema_momentum=0.5))
+    wrapper.build([variable])
+    for _ in range(2):
+        apply(wrapper, [ops.ones(1) * wrapper.loss_scale], [variable])
+    assert host(variable).tolist() == [-1.0]
+    wrapper.finalize_variable_values([variable])
+    assert host(variable).tolist() == [-0.5]  # the mean of 0 and -1
+
+
+def test_apply_gradients_returns_the_iterations():
+    run = Runner(keras_mp.LossScaleOptimizer("sgd"))
+    for step in range(1, 4):
+        run.optimizer.scale_loss(ops.ones(()))
+        gradients = [ops.ones(v.shape) for v in run.variables]
+        returned = run.optimizer.apply_gradients(zip(gradients, run.variables, strict=True))
+        assert int(host(returned)) == step == int(host(run.optimizer.iterations))
+
+
+def test_apply_builds_and_takes_the_variables_it_was_built_with():
+    optimizer = keras_mp.LossScaleOptimizer(keras.optimizers.SGD(1.0))
+    with pytest.raises(ValueError, match="`apply` needs `trainable_variables` on its first call"):
+        apply(optimizer, [ops.ones(1)])
+    variable = keras.Variable([1.0])
+    apply(optimizer, [ops.ones(1) * optimizer.loss_scale], [variable])
+    apply(optimizer, [ops.ones(1) * optimizer.loss_scale])
+    assert host(variable).tolist() == [-1.0]
+    apply(optimizer, [])
+    assert optimizer.applied_steps == 2
+
+
+def test_gradients_and_variables_must_pair():
+    optimizer = keras_mp.LossScaleOptimizer("sgd")
+    with pytest.raises(ValueError, match="2 gradients for 1 variables"):
+        apply(optimizer, [ops.ones(1), ops.ones(1)], [keras.Variable([1.0])])
+
+
+# set_weights.
+
+
+def test_set_weights_takes_all_of_a_twins_state():
+    one, other = (Runner(keras_mp.LossScaleOptimizer("adam"), seed=s) for s in (0, 1))
+    rng = np.random.default_rng(0)
+    for bad in (None, None, np.nan):
+        one.step(make_gradients(rng), bad)
+    other.optimizer.set_weights([host(v) for v in one.optimizer.variables])
+    assert snapshot(*one.optimizer.variables) == snapshot(*other.optimizer.variables)
+    assert other.state == one.state
+
+
+@pytest.mark.parametrize("change", [lambda w: w[:-1], lambda w: [*w, np.zeros(1)], lambda w: []])
+def test_set_weights_refuses_another_number(change):
+    run = Runner(keras_mp.LossScaleOptimizer("adam"))
+    before = snapshot(*run.optimizer.variables)
+    with pytest.raises(ValueError, match=r"Received: \d+ values"):
+        run.optimizer.set_weights(change([host(v) + 1 for v in run.optimizer.variables]))
+    assert snapshot(*run.optimizer.variables) == before
+
+
+def test_set_weights_needs_a_built_optimizer():
+    with pytest.raises(ValueError, match=r"optimizer.build"):
+        keras_mp.LossScaleOptimizer("adam").set_weights([])
+
+
+# The names of tf.keras.
+
+
+def test_the_names_of_tf_keras():
+    optimizer = keras_mp.LossScaleOptimizer(
+        keras.optimizers.SGD(1.0), dynamic=True, initial_scale=64, dynamic_growth_steps=3
+    )
+    assert optimizer.dynamic and optimizer.dynamic_growth_steps == 3
+    assert optimizer.initial_scale == optimizer.loss_scale == 64.0
+    variable = keras.Variable([1.0, 1.0])
+    optimizer.build([variable])
+    assert int(host(optimizer.dynamic_counter)) == 0
+    loss = optimizer.get_scaled_loss(ops.convert_to_tensor(2.0))
+    assert float(host(loss)) == 128.0
+    gradient, nothing = optimizer.get_unscaled_gradients([ops.ones(2) * 64.0, None])
+    assert host(gradient).tolist() == [1.0, 1.0] and nothing is None
+
+
+def test_a_static_scale_in_the_words_of_tf_keras():
+    optimizer = keras_mp.LossScaleOptimizer("sgd", dynamic=False, initial_scale=256)
+    run = Runner(optimizer)
+    assert not optimizer.dynamic and optimizer.dynamic_counter is None
+    run.step(make_gradients(np.random.default_rng(0)), np.inf)
+    assert optimizer.loss_scale == 256.0 and optimizer.skipped_steps == 1
+
+
+def test_keras_names_are_variables_of_the_state():
+    run = Runner(keras_mp.LossScaleOptimizer("sgd"))
+    assert float(host(run.optimizer.dynamic_scale)) == 2.0**15
+    assert int(host(run.optimizer.step_counter)) == 0
+    with pytest.raises(AttributeError, match="once the optimizer is built"):
+        _ = keras_mp.LossScaleOptimizer("sgd").dynamic_scale
+
+
+# Arguments.
+
+
+@pytest.mark.parametrize(
+    "kwargs",
+    [
+        {"initial_scale": 0.0},
+        {"initial_scale": -4.0},
+        {"initial_scale": float("nan")},
+        {"growth_interval": 0},
+        {"dynamic_growth_steps": 0},
+        {"dynamic_growth_steps": -3},
+        {"growth_factor": 0.5},
+        {"backoff_factor": 2.0},
+        {"hysteresis": 0},
+        {"min_scale": 4.0, "max_scale": 2.0},
+        {"on_exhausted": "shout"},
+        {"scale": "fast"},
+        {"growth_interval": 3, "dynamic_growth_steps": 4},
+        {"clipnorm": 1.0},
+        {"unknown": 1},
+    ],
+    ids=str,
+)
+def test_nonsense_is_refused(kwargs):
+    with pytest.raises((ValueError, TypeError)) as error:
+        keras_mp.LossScaleOptimizer("sgd", **kwargs)
+    assert any(name in str(error.value) for name in (*kwargs, "growth_interval"))
+
+
+@pytest.mark.parametrize("inner", [3, None, object()])
+def test_what_is_no_optimizer_is_refused(inner):
+    with pytest.raises((ValueError, TypeError)):
+        keras_mp.LossScaleOptimizer(inner)
+
+
+def test_an_inner_optimizer_by_name_config_or_instance():
+    config = keras.optimizers.serialize(keras.optimizers.AdamW(0.25))
+    for inner in ("adamw", config, keras.optimizers.AdamW()):
+        optimizer = keras_mp.LossScaleOptimizer(inner)
+        assert isinstance(optimizer.inner_optimizer, keras.optimizers.AdamW)
+    assert float(host(keras_mp.LossScaleOptimizer(config).learning_rate)) == 0.25
+
+
+def test_every_argument_survives_the_config():
+    arguments = {
+        "scale": "megatron",
+        "initial_scale": 256.0,
+        "growth_interval": 7,
+        "growth_factor": 4.0,
+        "backoff_factor": 0.25,
+        "hysteresis": 3,
+        "min_scale": 2.0,
+        "max_scale": 512.0,
+        "on_exhausted": "continue",
+        "attribution": False,
+        "name": "mine",
+    }
+    known = set(inspect.signature(keras_mp.LossScaleOptimizer.__init__).parameters)
+    aliases = {"dynamic", "dynamic_growth_steps", "kwargs", "self", "inner_optimizer"}
+    assert known - aliases - {*arguments} <= {"master_weights", "model"}
+    optimizer = keras_mp.LossScaleOptimizer(keras.optimizers.SGD(0.25), **arguments)
+    twin = keras.optimizers.deserialize(keras.optimizers.serialize(optimizer))
+    assert type(twin) is type(optimizer)
+    assert (twin.config, twin.preset) == (optimizer.config, optimizer.preset)
+    assert (twin.name, twin.attribution) == ("mine", False)
+    assert twin.inner_optimizer.get_config() == optimizer.inner_optimizer.get_config()
+
+
+# One scale only.
+
+
+@pytest.mark.parametrize(
+    "outer", [keras_mp.LossScaleOptimizer, keras.optimizers.LossScaleOptimizer]
+)
+def test_a_second_wrapper_takes_the_place_of_the_first(outer):
+    inner = keras.optimizers.SGD(1.0)
+    with pytest.warns(UserWarning, match="wrapped in a LossScaleOptimizer already"):
+        optimizer = keras_mp.LossScaleOptimizer(outer(inner))
+    assert optimizer.inner_optimizer is inner
+    variable = keras.Variable([1.0])
+    optimizer.build([variable])
+    scaled = optimizer.scale_loss(ops.ones(()))
+    optimizer.apply([ops.reshape(scaled, (1,))], [variable])
+    assert host(variable).tolist() == [0.0]
+
+
+def test_compile_does_not_wrap_it_again():
+    keras.config.set_dtype_policy("mixed_float16")
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    optimizer = keras_mp.LossScaleOptimizer("sgd")
+    model.compile(optimizer, "mse")
+    assert model.optimizer is optimizer
+
+
+def test_a_fixed_scale_inside_becomes_the_wrappers_static_scale():
+    inner = keras.optimizers.SGD(1.0, loss_scale_factor=1024.0)
+    with pytest.warns(UserWarning, match=r"`loss_scale_factor` of 1024.0 becomes"):
+        optimizer = keras_mp.LossScaleOptimizer(inner)
+    assert optimizer.loss_scale == 1024.0 and not optimizer.dynamic
+    variable = keras.Variable([1.0])
+    optimizer.build([variable])
+    scaled = optimizer.scale_loss(ops.ones(()))
+    assert float(host(scaled)) == 1024.0
+    optimizer.apply([ops.reshape(scaled, (1,))], [variable])
+    assert host(variable).tolist() == [0.0]
+    apply(optimizer, [ops.ones(1) * np.inf], [variable])
+    assert host(variable).tolist() == [0.0] and optimizer.loss_scale == 1024.0
+
+
+def test_a_fixed_scale_inside_and_another_outside_is_refused():
+    inner = keras.optimizers.SGD(1.0, loss_scale_factor=1024.0)
+    with pytest.raises(ValueError, match=r"scale=8.0, inner_optimizer.loss_scale_factor=1024.0"):
+        keras_mp.LossScaleOptimizer(inner, scale=8.0)
+    assert inner.loss_scale_factor == 1024.0
+
+
+def test_a_fixed_scale_cannot_be_set_on_the_wrapper():
+    _, wrapper = wrapped()
+    assert wrapper.loss_scale_factor is None
+    with pytest.raises(ValueError, match="`scale` of LossScaleOptimizer"):
+        wrapper.loss_scale_factor = 8.0
+
+
+def test_a_fixed_scale_set_inside_later_does_not_divide_twice():
+    inner = keras.optimizers.SGD(1.0)
+    optimizer = keras_mp.LossScaleOptimizer(inner)
+    variable = keras.Variable([1.0])
+    optimizer.build([variable])
+    inner.loss_scale_factor = 1024.0
+    with pytest.raises(ValueError, match="`loss_scale_factor`"):
+        apply(optimizer, [ops.ones(1) * optimizer.loss_scale], [variable])
+    assert host(variable).tolist() == [1.0]
+
+
+# What is said aloud.
+
+
+def test_a_step_without_scale_loss_is_said_once():
+    run = Runner(keras_mp.LossScaleOptimizer("sgd"))
+    gradients = [ops.ones(v.shape) for v in run.variables]
+    with pytest.warns(UserWarning, match="`scale_loss`"):
+        run.optimizer.apply(gradients, run.variables)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        run.optimizer.apply(gradients, run.variables)
+
+
+@pytest.mark.parametrize("way", ["dynamic", "static"])
+def test_a_lost_run_is_said_once_with_what_to_do(way):
+    kwargs = {"min_scale": 1.0, "initial_scale": 2.0} if way == "dynamic" else {"scale": 8.0}
+    run = Runner(keras_mp.LossScaleOptimizer("sgd", **kwargs))
+    gradients = make_gradients(np.random.default_rng(0))
+    gradients[1][:] = np.nan
+    run.step(gradients)
+    run.step(gradients)
+    with pytest.warns(RuntimeWarning, match="Nothing trains: .*mixed_bfloat16"):
+        for _ in range(6):
+            run.step(gradients)
+
+
+def test_a_lost_run_can_end_the_training():
+    run = Runner(keras_mp.LossScaleOptimizer("sgd", "deepspeed", initial_scale=2.0))
+    gradients = make_gradients(np.random.default_rng(0))
+    before = snapshot(*run.variables)
+    with pytest.raises(RuntimeError, match="Nothing trains"):
+        for _ in range(10):
+            run.step(gradients, np.inf)
+    assert snapshot(*run.variables) == before
+    assert run.optimizer.loss_scale == 1.0
+
+
+def test_a_lost_run_can_be_let_be():
+    run = Runner(keras_mp.LossScaleOptimizer("sgd", min_scale=1.0, on_exhausted="continue"))
+    for _ in range(24):
+        run.step(make_gradients(np.random.default_rng(0)), np.inf)
+    assert run.optimizer.skipped_steps == 24
+
+
+@pytest.mark.skipif(BACKEND == "tensorflow", reason="no stateless_apply there, as by Keras")
+def test_stateless_apply_has_no_side_effect():
+    run = Runner(keras_mp.LossScaleOptimizer(keras.optimizers.SGD(0.5, momentum=0.5)))
+    optimizer = run.optimizer
+    everything = [*run.variables, *optimizer.variables]
+    before = snapshot(*everything)
+    values = [v.value for v in optimizer.variables]
+    weights = [v.value for v in run.variables]
+    ones = [ops.ones(v.shape) * optimizer.loss_scale for v in run.variables]
+    new, own = optimizer.stateless_apply(values, ones, weights)
+    kept, skipped = optimizer.stateless_apply(own, [g * np.inf for g in ones], new)
+    assert snapshot(*everything) == before
+    for old, updated, same in zip(weights, new, kept, strict=True):
+        np.testing.assert_array_equal(host(old) - 0.5, host(updated))
+        np.testing.assert_array_equal(host(updated), host(same))
+    assert float(host(own[0])) == 2.0**15 and float(host(skipped[0])) == 2.0**14
+    with pytest.raises(ValueError, match=r"Received: 1 tensors"):
+        optimizer.stateless_apply(values[:1], ones, weights)
+    with pytest.raises(ValueError, match=r"must be built"):
+        keras_mp.LossScaleOptimizer("sgd").stateless_apply([], [], [])

@@ -76,7 +76,8 @@ class LossScaleOptimizer(ForwardsToInner, keras.optimizers.LossScaleOptimizer):
         dynamic: bool | None = None,
         **kwargs: Any,
     ):
-        inner_optimizer = _unwrapped(keras.optimizers.get(inner_optimizer))
+        given = keras.optimizers.get(inner_optimizer)
+        inner_optimizer = _unwrapped(given)
         if dynamic_growth_steps is not None:
             growth_interval = _same("growth_interval", growth_interval, dynamic_growth_steps)
         if dynamic is False and scale == "dynamic":
@@ -118,8 +119,9 @@ class LossScaleOptimizer(ForwardsToInner, keras.optimizers.LossScaleOptimizer):
         object.__setattr__(self, "_ring_rows", 0)
         object.__setattr__(self, "_distances", {})
         object.__setattr__(self, "_masters", None)
-        object.__setattr__(self, "_pending", {})
+        object.__setattr__(self, "_waiting", checkpoint.Waiting())
         object.__setattr__(self, "scaler_state", checkpoint.ScalerState(self))
+        checkpoint.take_over(self, given)
 
     built: bool
 

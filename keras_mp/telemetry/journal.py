@@ -51,6 +51,7 @@ class JournalWriter:
     Attributes:
         lost: Records that could not be written.
         written: Records that were.
+        last_step: Of the last record that had a step.
     """
 
     def __init__(
@@ -77,7 +78,7 @@ class JournalWriter:
         self._lost_told = 0
         self._retry_at = 0.0
         self._check_at = 0.0
-        self._step = 0
+        self.last_step = 0
         self._begun = False
         self._meta: Meta | None = None  # still to be written
         self._lock = threading.Lock()
@@ -92,7 +93,7 @@ class JournalWriter:
         Returns:
             Whether both could be written. If not, the job goes on, and later records are tried.
         """
-        self._step = step
+        self.last_step = step
         with self._lock:
             self._meta = meta
             try:
@@ -123,7 +124,7 @@ class JournalWriter:
             self._say("record", f"a record could not be put into words ({error})")
             self.lost += 1
             return False
-        self._step = getattr(record, "step", self._step)
+        self.last_step = getattr(record, "step", self.last_step)
         with self._lock:
             if self._buffer_seconds <= 0:
                 return self._append(line, 1)
@@ -211,7 +212,7 @@ class JournalWriter:
         self._torn = self._size > 0 and os.pread(descriptor, 1, self._size - 1) != b"\n"
         self._descriptor = descriptor
         first = Start(
-            step=self._step,
+            step=self.last_step,
             time=time.time(),
             rank=self.rank,
             pid=os.getpid(),
@@ -245,7 +246,7 @@ class JournalWriter:
     def _tell_of_the_gap(self) -> None:
         lost = self.lost - self._lost_told
         alert = Alert(
-            step=self._step,
+            step=self.last_step,
             time=time.time(),
             severity="warning",
             code="records_lost",

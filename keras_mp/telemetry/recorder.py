@@ -105,9 +105,13 @@ class Recorder:
         self._last_write = 0.0
         self._memory_at = 0.0
         self.latest = Reading()
-        self._ended = True
         self._said: set[str] = set()
-        self._release = weakref.finalize(self, release_run, self.folder)
+        self._ending = _Ending(self.writer)
+        # Called when this object goes or the interpreter ends. Exit hooks run last in, first out:
+        # the one that notes the exit comes after finalize's own, and so runs before it.
+        weakref.finalize(self, self._ending.finish)
+        atexit.unregister(_note_exit)
+        atexit.register(_note_exit)
 
     # Begin and end.
 
@@ -124,9 +128,7 @@ class Recorder:
             self._write(Start(step=base, time=time.time(), rank=self.rank, pid=os.getpid()))
         else:
             self.writer.start(meta, base)
-        if self._ended:
-            self._ended = False
-            _end_at_exit(self)
+        self._ending.running = True
 
     def replan(self, **planned: Any) -> None:
         """What the job means to do has become known (planned_steps, steps_per_epoch ...)."""
@@ -136,12 +138,9 @@ class Recorder:
 
     def end(self, status: Status, reason: str | None = None) -> None:
         """The job is over; ``result`` may still follow."""
-        if self._ended:
-            return
-        self._ended = True
-        self._write(End(step=self.step, time=time.time(), status=status, reason=reason))
-        self.writer.flush()
-        self._release()
+        if self._ending.running:
+            self._ending.write(status, reason)
+            release_run(self.folder)
 
     def result(self, values: Mapping[str, float]) -> None:
         """A measure of the job in the user's own terms."""
@@ -311,27 +310,45 @@ def _first(*values: Any) -> Any:
     return next((v for v in values if v is not None), None)
 
 
-def _end_at_exit(recorder: Recorder) -> None:
-    """If the interpreter ends before training did, say so in the journal, with the exception.
+class _Ending:
+    """How a run ends when nobody says so: kept apart from the Recorder, to outlive it."""
 
-    An exception that nobody caught is in ``sys.last_value`` by then. A killed process runs none of
-    this: its journal has no end, and health.py sees that the process is gone.
-    """
-    weak = weakref.ref(recorder)
-    pid = os.getpid()
+    def __init__(self, writer: JournalWriter):
+        self.writer = writer
+        self.running = False
+        self._pid = os.getpid()
 
-    def at_exit() -> None:
-        alive = weak()
-        if alive is None or os.getpid() != pid:
-            return
-        error = getattr(sys, "last_value", None)
-        if error is None or isinstance(error, KeyboardInterrupt):
-            reason = "interrupted" if error is not None else "the program ended before training did"
-            alive.end("stopped", reason)
-        else:
-            alive.end("failed", describe_error(error))
+    def finish(self) -> None:
+        """The recorder is no more, or the interpreter ends.
 
-    atexit.register(at_exit)
+        An exception that nobody caught is in ``sys.last_value`` by then. A killed process runs none
+        of this: its journal has no end, and health.py sees that the process is gone.
+        """
+        if os.getpid() != self._pid:
+            return  # a forked child has nothing to say about its parent's job
+        if self.running:
+            error = getattr(sys, "last_value", None) if _exiting else None
+            if error is None:
+                self.write("stopped", "training was left before its end")
+            elif isinstance(error, KeyboardInterrupt):
+                self.write("stopped", "interrupted")
+            else:
+                self.write("failed", describe_error(error))
+        self.writer.close()
+
+    def write(self, status: Status, reason: str | None) -> None:
+        self.running = False
+        step = self.writer.last_step
+        self.writer.write(End(step=step, time=time.time(), status=status, reason=reason))
+        self.writer.flush()
+
+
+_exiting = False
+
+
+def _note_exit() -> None:
+    global _exiting
+    _exiting = True
 
 
 def describe_error(error: BaseException) -> str:

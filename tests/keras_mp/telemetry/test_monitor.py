@@ -1,0 +1,325 @@
+"""Monitor on real trainings: every skipped step, right numbers, and never in the way."""
+
+import logging
+import os
+import time
+import warnings
+
+import numpy as np
+import pytest
+
+from keras_mp.scaling.state import ScaleConfig, ScaleState, update
+from keras_mp.telemetry import records as r
+from keras_mp.telemetry.health import verdict
+from keras_mp.telemetry.runs import RunsFolder
+from keras_mp.telemetry.tail import JournalFile
+
+pytestmark = pytest.mark.backend
+
+BATCH = 4
+CONFIG = ScaleConfig(initial_scale=256.0, growth_interval=15)
+
+
+@pytest.fixture
+def keras():
+    import keras
+
+    return keras
+
+
+def data(steps: int, bad=(), seed=0):
+    """``steps`` batches, those with a number (from 1) in ``bad`` with an infinity in them.
+
+    Odd ones have it in the inputs: tanh bounds it, the loss is finite and the hidden layer's
+    gradient is not. Even ones have it in the targets: the loss itself is not finite.
+    """
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(steps * BATCH, 6)).astype("float32") / 4
+    y = x.sum(axis=1, keepdims=True)
+    for step in bad:
+        (x if step % 2 else y)[(step - 1) * BATCH, 0] = np.inf
+    return x, y
+
+
+def compiled(keras, optimizer="ours", policy="mixed_float16", **kwargs):
+    import keras_mp
+
+    keras.config.set_dtype_policy(policy)
+    model = keras.Sequential(
+        [keras.Input((6,)), keras.layers.Dense(8, "tanh", name="hidden"), keras.layers.Dense(1)]
+    )
+    inner = keras.optimizers.SGD(0.01)
+    if optimizer == "ours":
+        inner = keras_mp.LossScaleOptimizer(inner, scale=CONFIG)
+    elif optimizer == "stock":
+        inner = keras.optimizers.LossScaleOptimizer(inner, initial_scale=256.0)
+    model.compile(optimizer=inner, loss="mse", auto_scale_loss=False, **kwargs)
+    return model
+
+
+def fit(model, x, y, monitor, epochs=1, **kwargs):
+    return model.fit(x, y, batch_size=BATCH, epochs=epochs, shuffle=False, verbose=0,
+                     callbacks=[monitor] if monitor else [], **kwargs)  # fmt: skip
+
+
+def monitor_of(path, **kwargs):
+    import keras_mp
+
+    return keras_mp.Monitor(path, **{"name": "job", **kwargs})
+
+
+def journal(path, name="job") -> list:
+    reader = JournalFile(path / name / "events-0.jsonl")
+    records = reader.read()
+    assert reader.corrupt == 0 and reader.error is None
+    return records
+
+
+def of_kind(records, kind) -> list:
+    return [x for x in records if x.kind == kind]
+
+
+WAYS = {
+    "torch": [{}],
+    "tensorflow": [
+        {},
+        {"steps_per_execution": 4},
+        {"jit_compile": True},
+        {"steps_per_execution": 4, "jit_compile": True},
+    ],
+    "jax": [{}, {"steps_per_execution": 4}],
+}[os.environ["KERAS_BACKEND"]]
+
+
+@pytest.mark.parametrize("way", range(len(WAYS)))
+@pytest.mark.parametrize("every", [1, 7, 1000, "auto"])
+def test_every_planted_skip_is_in_the_journal(keras, tmp_path, way, every):
+    steps = 50
+    rng = np.random.default_rng(way + 10 * (every if every != "auto" else 0))
+    bad = {int(b) for b in rng.integers(1, steps + 1, size=8)}
+    x, y = data(steps, bad)
+    model = compiled(keras, **WAYS[way])
+    fit(model, x, y, monitor_of(tmp_path, every=every))
+    records = journal(tmp_path)
+    state, expected = ScaleState.initial(CONFIG), []
+    for step in range(1, steps + 1):
+        before = state
+        state = update(state, step not in bad, CONFIG)
+        if step in bad:
+            expected.append((step, before.scale, state.scale))
+    overflows = of_kind(records, "overflow")
+    assert [(o.step, o.scale_before, o.scale_after) for o in overflows] == expected
+    for o in overflows:
+        if o.step % 2:
+            assert (o.origin, o.layer.split("/")[-1]) == ("backward", "hidden")
+        else:
+            assert o.origin == "loss"
+    last = of_kind(records, "step")[-1]
+    assert (last.step, last.scale, last.skipped, last.applied, last.good_steps) == (
+        steps, state.scale, state.skipped, state.applied, state.good_steps)  # fmt: skip
+    assert of_kind(records, "alert") == []
+
+
+def test_windows_add_up_to_the_training(keras, tmp_path):
+    x, y = data(23)
+    x, y = x[:-1], y[:-1]  # the last batch is a short one
+    model = compiled(keras, metrics=["mae"])
+    history = fit(model, x, y, monitor_of(tmp_path, every=5), epochs=2, validation_data=(x, y))
+    records = journal(tmp_path)
+    windows = of_kind(records, "step")
+    assert sum(w.steps for w in windows) == 46 and windows[-1].step == 46
+    assert sum(w.samples for w in windows) == 2 * len(x)
+    assert [w.epoch for w in windows] == sorted(w.epoch for w in windows)
+    for epoch in (0, 1):
+        own = [w for w in windows if w.epoch == epoch]
+        assert sum(w.steps for w in own) == 23
+        mean = sum(w.loss * w.samples for w in own) / len(x)
+        assert mean == pytest.approx(history.history["loss"][epoch], rel=1e-3)
+        assert own[-1].metrics["mae"] == pytest.approx(history.history["mae"][epoch], rel=1e-3)
+        logs = of_kind(records, "epoch")[epoch].logs
+        assert logs["val_loss"] == pytest.approx(history.history["val_loss"][epoch])
+    assert windows[0].compiling and not any(w.compiling for w in windows[1:])
+    assert all(w.step_time_p50 <= w.step_time_p95 for w in windows[1:])
+    assert all(w.grad_norm > 0 for w in windows)
+    assert records[-1].status == "done"
+    assert of_kind(records, "memory")[0].process_resident > 10_000_000
+    assert of_kind(records, "memory")[0].device_allocated is None  # there is no GPU here
+
+
+def test_validation_is_not_in_the_windows(keras, tmp_path):
+    class Slow(keras.callbacks.Callback):
+        def on_test_end(self, logs=None):
+            time.sleep(0.5)
+
+    x, y = data(10)
+    model = compiled(keras)
+    monitor = monitor_of(tmp_path, every=4)
+    model.fit(x, y, batch_size=BATCH, epochs=3, verbose=0, validation_data=(x, y),
+              callbacks=[monitor, Slow()])  # fmt: skip
+    # 27 steps of well under 10 ms; three validations of half a second beside them.
+    assert sum(w.seconds for w in of_kind(journal(tmp_path), "step")[1:]) < 1.0
+
+
+def test_meta_says_who_runs(keras, backend, tmp_path):
+    x, y = data(5)
+    fit(compiled(keras), x, y, monitor_of(tmp_path), epochs=3)
+    folder = RunsFolder(tmp_path)
+    folder.poll()
+    (job,) = folder.jobs
+    meta = job.meta
+    assert (meta.backend, meta.policy, meta.optimizer) == (backend, "mixed_float16", "SGD")
+    assert (meta.planned_steps, meta.planned_epochs, meta.steps_per_epoch) == (15, 3, 5)
+    assert meta.pid == os.getpid() and meta.parameters == 65 and meta.name == "job"
+    assert meta.scaler["growth_interval"] == 15 and meta.versions["keras"] == keras.__version__
+    assert job.progress == 1.0 and verdict(job, time.time()).state == "done"
+
+
+@pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
+def test_a_plain_optimizer_has_no_scale(keras, tmp_path, policy):
+    x, y = data(12)
+    history = fit(compiled(keras, "plain", policy), x, y, monitor_of(tmp_path, every=5))
+    records = journal(tmp_path)
+    last = of_kind(records, "step")[-1]
+    assert (last.step, last.scale, last.skipped, last.applied) == (12, None, None, None)
+    assert sum(w.samples for w in of_kind(records, "step")) == 48
+    assert "loss_scale" not in history.history
+
+
+def test_keras_own_loss_scale_optimizer_tells_totals(keras, tmp_path):
+    x, y = data(20, {3, 9})
+    model = compiled(keras, "stock")
+    fit(model, x, y, monitor_of(tmp_path, every=5))
+    last = of_kind(journal(tmp_path), "step")[-1]
+    assert (last.step, last.scale, last.skipped, last.applied) == (20, 64.0, 2, 18)
+
+
+def test_log_keys_reach_history_and_later_callbacks(keras, tmp_path):
+    x, y = data(10, {4})
+    path = tmp_path / "log.csv"
+    callbacks = [monitor_of(tmp_path), keras.callbacks.CSVLogger(str(path))]
+    history = compiled(keras).fit(x, y, batch_size=BATCH, epochs=2, shuffle=False, verbose=0,
+                                  callbacks=callbacks)  # fmt: skip
+    assert history.history["skipped_steps"] == [1.0, 2.0]
+    assert history.history["loss_scale"] == [128.0, 64.0]
+    header, first, _ = path.read_text().splitlines()
+    assert float(first.split(",")[header.split(",").index("loss_scale")]) == 128.0
+
+
+def test_fit_again_goes_on_in_the_same_journal(keras, tmp_path):
+    x, y = data(10, {4})
+    model, monitor = compiled(keras), monitor_of(tmp_path, every=3)
+    fit(model, x, y, monitor)
+    fit(model, x, y, monitor)
+    monitor.result(hits=0.5)
+    records = journal(tmp_path)
+    assert [s.step for s in of_kind(records, "start")] == [0, 10]
+    assert [o.step for o in of_kind(records, "overflow")] == [4, 14]
+    folder = RunsFolder(tmp_path)
+    folder.poll()
+    (job,) = folder.jobs
+    assert (job.step, job.end.status, job.results) == (20, "done", {"hits": 0.5})
+    assert job.planned_steps == 20
+
+
+def test_a_model_that_trained_before_is_followed_from_there(keras, tmp_path):
+    """TensorFlow traced its step before anybody wanted to know of single steps."""
+    x, y = data(10, {4})
+    model = compiled(keras)
+    fit(model, x, y, None)
+    fit(model, x, y, monitor_of(tmp_path, every=3))
+    records = journal(tmp_path)
+    assert of_kind(records, "start")[0].step == 10
+    assert [o.step for o in of_kind(records, "overflow")] == [14]
+    assert of_kind(records, "step")[-1].skipped == 2
+
+
+def test_evaluate_and_predict_write_nothing(keras, tmp_path):
+    x, y = data(4)
+    model, monitor = compiled(keras), monitor_of(tmp_path)
+    model.evaluate(x, y, verbose=0, callbacks=[monitor])
+    model.predict(x, verbose=0, callbacks=[monitor])
+    assert list(tmp_path.iterdir()) == []
+    fit(model, x, y, monitor)
+    count = len(journal(tmp_path))
+    model.evaluate(x, y, verbose=0, callbacks=[monitor])
+    assert len(journal(tmp_path)) == count
+
+
+def test_keras_may_dispatch_ahead(keras):
+    """A batch-end hook would make Keras wait for each step's logs; Monitor has none."""
+    import keras_mp
+
+    own = vars(keras_mp.Monitor)
+    assert "on_train_batch_begin" in own
+    for hook in ("on_batch_end", "on_train_batch_end", "on_test_batch_end"):
+        assert hook not in own
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "policy", "warned"),
+    [("plain", "mixed_float16", True), ("ours", "mixed_float16", False),
+     ("stock", "mixed_float16", False), ("plain", "float32", False),
+     ("plain", "mixed_bfloat16", False)],
+)  # fmt: skip
+def test_float16_without_a_loss_scale_is_said_once(keras, tmp_path, optimizer, policy, warned):
+    x, y = data(2)
+    model, monitor = compiled(keras, optimizer, policy), monitor_of(tmp_path)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        fit(model, x, y, monitor)
+        fit(model, x, y, monitor)
+    said = [w for w in caught if "does not scale the loss" in str(w.message)]
+    assert len(said) == int(warned)
+
+
+def test_float16_in_one_nested_layer_is_found(keras, tmp_path):
+    inner = keras.Sequential([keras.Input((6,)), keras.layers.Dense(3, dtype="mixed_float16")])
+    model = keras.Sequential([keras.Input((6,)), inner, keras.layers.Dense(1)])
+    model.compile("sgd", loss="mse", auto_scale_loss=False)
+    x, y = data(2)
+    with pytest.warns(UserWarning, match="does not scale the loss"):
+        fit(model, x, y, monitor_of(tmp_path))
+
+
+def test_trouble_with_the_disk_does_not_touch_the_training(keras, tmp_path, caplog):
+    (tmp_path / "job").mkdir()
+    (tmp_path / "job/events-0.jsonl").symlink_to("/dev/full")
+    x, y = data(10)
+    with caplog.at_level(logging.WARNING, "keras_mp"):
+        history = fit(compiled(keras), x, y, monitor_of(tmp_path, every=1))
+    assert len(history.history["loss"]) == 1 and len(caplog.records) == 1
+
+
+def test_an_optimizer_that_cannot_be_read_does_not_touch_the_training(keras, tmp_path, caplog):
+    x, y = data(10)
+    model = compiled(keras)
+
+    def broken(since=0):
+        raise RuntimeError("device lost")
+
+    object.__setattr__(model.optimizer, "recent_steps", broken)
+    with caplog.at_level(logging.WARNING, "keras_mp"):
+        fit(model, x, y, monitor_of(tmp_path, every=2))
+    assert caplog.text.count("device lost") == 1
+    last = of_kind(journal(tmp_path), "step")[-1]
+    assert last.step == 10 and last.loss is not None and last.scale is None
+
+
+@pytest.mark.parametrize("every", [0, -1, 2.5, "often", True, None])
+def test_every_out_of_range(keras, every):
+    with pytest.raises(ValueError, match=r"`every` must be .* Received: every="):
+        monitor_of("runs", every=every)
+
+
+def test_numerics_is_not_there_yet(keras):
+    with pytest.raises(ValueError, match="not available yet; expected False"):
+        monitor_of("runs", numerics=True)
+
+
+def test_no_name_makes_a_fresh_run_each_time(keras, tmp_path):
+    x, y = data(2)
+    for _ in range(2):
+        fit(compiled(keras), x, y, monitor_of(tmp_path, name=None))
+    names = sorted(p.name for p in tmp_path.iterdir())
+    assert len(names) == 2
+    assert {x.kind for x in journal(tmp_path, names[1])} >= {r.Start.kind, r.End.kind}

@@ -9,11 +9,13 @@ from keras import ops
 
 from keras_mp.scaling import checkpoint
 from keras_mp.scaling.attribution import Attribution, attribute
+from keras_mp.scaling.binding import Binding, computes_in_float16, protected_variables
 from keras_mp.scaling.device_state import DeviceState
-from keras_mp.scaling.forwarding import ForwardsToInner, check_scaled_once
+from keras_mp.scaling.forwarding import ForwardsToInner, check_accumulation, check_scaled_once
 from keras_mp.scaling.kernels import kernel_for
 from keras_mp.scaling.masters import Masters, masters_for
 from keras_mp.scaling.presets import resolve
+from keras_mp.scaling.report import OverflowReport, overflow_report
 from keras_mp.scaling.ring import StepRow, decode
 from keras_mp.scaling.state import ScaleConfig
 
@@ -46,6 +48,7 @@ class LossScaleOptimizer(ForwardsToInner, keras.optimizers.LossScaleOptimizer):
             max_scale, on_exhausted: Replace the preset's field of that name (see ``ScaleConfig``).
             The defaults of "dynamic": 2**15, 2000, 2, 0.5, 1, 2**-14, 2**24, "warn".
         attribution: Keep which variables were not finite. Defaults to True.
+        model: Bind this model: see ``bind``. Defaults to None.
         master_weights: Keep float32 masters of variables in float16 or bfloat16, so that small
             updates are not lost (see ``masters``). "auto", the default, keeps them where there are
             such variables, and warns where it cannot; True raises there; False keeps none.
@@ -71,6 +74,7 @@ class LossScaleOptimizer(ForwardsToInner, keras.optimizers.LossScaleOptimizer):
         on_exhausted: str | None = None,
         attribution: bool = True,
         master_weights: bool | str = "auto",
+        model: Any = None,
         name: str | None = None,
         dynamic_growth_steps: int | None = None,
         dynamic: bool | None = None,
@@ -120,8 +124,14 @@ class LossScaleOptimizer(ForwardsToInner, keras.optimizers.LossScaleOptimizer):
         object.__setattr__(self, "_distances", {})
         object.__setattr__(self, "_masters", None)
         object.__setattr__(self, "_waiting", checkpoint.Waiting())
+        object.__setattr__(self, "_binding", None)
+        object.__setattr__(self, "_scaled", False)
+        object.__setattr__(self, "_warned", set())
         object.__setattr__(self, "scaler_state", checkpoint.ScalerState(self))
         checkpoint.take_over(self, given)
+
+        if model is not None:
+            self.bind(model)
 
     built: bool
 
@@ -139,6 +149,7 @@ class LossScaleOptimizer(ForwardsToInner, keras.optimizers.LossScaleOptimizer):
             self._master_variables = masters.variables
         if not self.inner_optimizer.built:
             self.inner_optimizer.build(self._targets)
+        check_accumulation(self.inner_optimizer)
         for i, (variable, target) in enumerate(zip(variables, self._targets, strict=True)):
             self._trainable_variables_indices[self._var_key(variable)] = i
             self._trainable_variables_indices[self._var_key(target)] = i
@@ -147,6 +158,8 @@ class LossScaleOptimizer(ForwardsToInner, keras.optimizers.LossScaleOptimizer):
         if self._ring_rows:
             self._kernel.allocate_ring(self._ring_rows)
         self.built = True
+        if self._binding is not None:
+            self._take_binding()
         checkpoint.finish_build(self)
 
     @property
@@ -157,10 +170,45 @@ class LossScaleOptimizer(ForwardsToInner, keras.optimizers.LossScaleOptimizer):
         masters = [] if self._masters is None else self._masters.variables
         return [*own, *self.inner_optimizer.variables, *carried, *masters]
 
+    def bind(self, model: Any) -> None:
+        """Decide by this model's layers, and spare its state on skipped steps.
+
+        The loss is scaled if any trainable layer computes in float16. On a skipped step the own
+        non-trainable variables of trainable layers (BatchNorm statistics) stay as they were, and a
+        loss that is not finite stays out of the epoch's mean. ``keras_mp.Monitor`` binds the model
+        it is given to; binding again is harmless.
+
+        Args:
+            model: The ``keras.Model`` that is trained. Held weakly. It may be built later, but
+                before the first step.
+        """
+        if self._binding is not None and self._binding.model is model:
+            self.refresh()  # compiled again, perhaps: its loss tracker is another one then
+            return
+        object.__setattr__(self, "_binding", Binding(model))
+        if self.built:
+            self._take_binding()
+
+    def _take_binding(self) -> None:
+        model = self._binding.model
+        if model is not None:
+            self._state.switch(computes_in_float16(model))
+            self._kernel.bind(self._binding, protected_variables(model))
+
+    def refresh(self) -> None:
+        """Take what the bound model's state is now as what a skipped step goes back to.
+
+        On tensorflow, call it after weights were changed from outside between two steps without
+        ``keras_mp.Monitor``, which does it at the first batch of an epoch. Elsewhere it is noticed.
+        """
+        if self._kernel is not None:
+            self._kernel.refresh()
+
     # The step.
 
     def scale_loss(self, loss: Any) -> Any:
         """The loss multiplied by the current scale (a scalar tensor of the loss' dtype)."""
+        object.__setattr__(self, "_scaled", True)
         if self._state is None:
             return ops.multiply(loss, self.config.initial_scale)
         return self._kernel.scale_loss(loss)
@@ -193,6 +241,7 @@ class LossScaleOptimizer(ForwardsToInner, keras.optimizers.LossScaleOptimizer):
                 f"Received: {len(grads)} gradients for {len(variables)} variables"
             )
         check_scaled_once(self.inner_optimizer)
+        self._check_scaled()
         masters = self._masters
         if masters is None:
             self._kernel.apply(grads, variables)
@@ -200,6 +249,19 @@ class LossScaleOptimizer(ForwardsToInner, keras.optimizers.LossScaleOptimizer):
         masters.before()
         self._kernel.apply(masters.gradients(grads, variables), masters.targets_of(variables))
         masters.after()
+
+    def _check_scaled(self) -> None:
+        """Say it once when a step comes without ``scale_loss``: it would be divided for nothing."""
+        if self._scaled:
+            object.__setattr__(self, "_scaled", False)
+        elif "unscaled" not in self._warned:
+            self._warned.add("unscaled")
+            warnings.warn(
+                "`apply` was called, but neither `scale_loss` nor `loss_scale` was used since the "
+                "last step. The gradients are divided by the loss scale all the same: compute them "
+                "from `optimizer.scale_loss(loss)`, or updates will be too small by that factor.",
+                stacklevel=3,
+            )
 
     def apply_gradients(self, grads_and_vars: Any) -> Any:
         """``apply`` on (gradient, variable) pairs; returns ``iterations``, as tf.keras does."""
@@ -221,6 +283,14 @@ class LossScaleOptimizer(ForwardsToInner, keras.optimizers.LossScaleOptimizer):
                 "`optimizer_variables` must hold one tensor for each of `optimizer.variables` "
                 f"({len(self.variables)}). Received: {len(optimizer_variables)} tensors"
             )
+        count = len(self._trainable_variables)
+        if not len(grads) == len(trainable_variables) == count:
+            raise ValueError(
+                f"The optimizer was built with {count} variables, and a step must give a gradient "
+                "and a value for each. After layers were frozen or unfrozen, compile with a new "
+                "wrapper around a new optimizer; initial_scale=old_optimizer.loss_scale keeps the "
+                f"scale. Received: {len(trainable_variables)} values, {len(grads)} gradients"
+            )
         check_scaled_once(self.inner_optimizer)
         arguments = list(optimizer_variables), list(grads), list(trainable_variables)
         if self._masters is None:
@@ -229,6 +299,8 @@ class LossScaleOptimizer(ForwardsToInner, keras.optimizers.LossScaleOptimizer):
 
     def finalize_variable_values(self, var_list: Any) -> None:
         """The end of a training: with EMA, the averages become the variables' values."""
+        if self._kernel is not None:
+            self._kernel.look()
         if self._masters is None:
             self.inner_optimizer.finalize_variable_values(var_list)
         elif self.use_ema:
@@ -241,6 +313,7 @@ class LossScaleOptimizer(ForwardsToInner, keras.optimizers.LossScaleOptimizer):
     @property
     def loss_scale(self) -> float:
         """The loss scale of the next step. Reads the device."""
+        object.__setattr__(self, "_scaled", True)  # whoever asks may scale by hand
         if self._state is None:
             return self.config.initial_scale
         return float(ops.convert_to_numpy(self._state.scale))
@@ -289,6 +362,15 @@ class LossScaleOptimizer(ForwardsToInner, keras.optimizers.LossScaleOptimizer):
         """Which variables made a step overflow, the layer nearest the loss, and the origin."""
         return attribute(row, self.variable_paths, self._distances)
 
+    def overflow_report(self) -> OverflowReport:
+        """Which variables were not finite, how often, since when; the layer to blame. Printable."""
+        if self._kernel is None:
+            return overflow_report(0, np.zeros((3, 0), int), [], None)
+        counts = self._kernel.overflow_counts()
+        row = self._kernel.last_overflow
+        last = None if row is None else self.describe(row)
+        return overflow_report(self.skipped_steps, counts, self.variable_paths, last)
+
     def _saw_graph(self, half: bool | None, distances: dict[int, int]) -> None:
         """What a kernel learnt from the loss' graph.
 
@@ -297,7 +379,7 @@ class LossScaleOptimizer(ForwardsToInner, keras.optimizers.LossScaleOptimizer):
             distances: Operations between each variable (by index) and the loss.
         """
         object.__setattr__(self, "_distances", distances)
-        if half is not None:
+        if half is not None and self._binding is None:
             self._state.switch(half)
 
     # The names of Keras and tf.keras.
@@ -307,6 +389,7 @@ class LossScaleOptimizer(ForwardsToInner, keras.optimizers.LossScaleOptimizer):
         """The loss scale's variable (float32, shape ()), under Keras' name."""
         if self._state is None:
             raise AttributeError("`dynamic_scale` exists once the optimizer is built.")
+        object.__setattr__(self, "_scaled", True)  # whoever asks may scale by hand
         return self._state.scale
 
     @property

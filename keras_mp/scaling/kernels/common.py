@@ -9,6 +9,19 @@ from keras_mp.scaling.device_state import Values, advance
 from keras_mp.scaling.ring import StepRow
 from keras_mp.scaling.told import Teller
 
+def keep_overwrites(unscaled: list[Any], grads: list[Any], variables: list[Any]) -> list[Any]:
+    """Unscaled gradients, but those that become their variable's value (float8's scales) as given.
+
+    Such a gradient is no derivative of the loss and was never scaled.
+    """
+    if not any(getattr(v, "overwrite_with_gradient", False) for v in variables):
+        return unscaled
+    return [
+        grad if getattr(variable, "overwrite_with_gradient", False) else quotient
+        for quotient, grad, variable in zip(unscaled, grads, variables, strict=True)
+    ]
+
+
 OWN = 4  # the scaler's variables come first in optimizer.variables
 
 
@@ -58,6 +71,21 @@ class Kernel:
     def read_ring(self) -> np.ndarray | None:
         """The ring as it stands: float32, [rows, columns]. One copy from the device."""
         raise NotImplementedError
+
+    def bind(self, binding: Any, protected: list[Any]) -> None:
+        """From now on spare a model's state on skipped steps.
+
+        Args:
+            binding: ``Binding``: gives the loss tracker's variables.
+            protected: Variables that a skipped step must leave as they were.
+        """
+        raise NotImplementedError
+
+    def refresh(self) -> None:
+        """Take the protected variables as they are now as what a skipped step goes back to."""
+
+    def look(self) -> None:
+        """Let the host see what happened since the last look, and say what must be said."""
 
     def overflow_counts(self) -> np.ndarray:
         """[3, variables]: how often, first step, last step a gradient was not finite."""

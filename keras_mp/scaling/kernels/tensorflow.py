@@ -1,61 +1,331 @@
-"""tensorflow: unscale outside, one cond, the state by selection; eager, graph and XLA."""
+"""tensorflow: unscale, agree, then one conditional; eager, graph, XLA and strategies.
 
+The fused update where it can (``tensorflow_fused``), any Keras optimizer where not.
+"""
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
-from keras_mp.scaling.device_state import APPLIED, SKIPPED, ring_row
+from keras_mp import _keras_internals
+from keras_mp.scaling.device_state import CONSECUTIVE_SKIPS, Values
+from keras_mp.scaling.kernels import tensorflow_check as check
+from keras_mp.scaling.kernels import tensorflow_replicas as strategies
 from keras_mp.scaling.kernels.common import Kernel
-from keras_mp.scaling.ring import COLUMNS
+from keras_mp.scaling.kernels.tensorflow_fused import fused_update_for
+from keras_mp.scaling.kernels.tensorflow_graph import belongs_here, in_xla, inspect_graph
+from keras_mp.scaling.kernels.tensorflow_guard import LossGuard, TensorFlowGuard
+from keras_mp.scaling.kernels.tensorflow_log import TensorFlowLog
+from keras_mp.scaling.told import LONG_RUN
 
 
 class TensorFlowKernel(Kernel):
+    """See the module.
+
+    Attributes:
+        fused: The fused update, or None. Tests set it to None to force the general way.
+    """
+
     def __init__(self, optimizer: Any):
         super().__init__(optimizer)
-        self.ring: Any = None
+        self.count = len(optimizer._trainable_variables)
+        self.fused = fused_update_for(self.inner)
+        self.log = TensorFlowLog(self.count, optimizer.attribution)
+        self.guard: TensorFlowGuard | None = None
+        self.loss_guard: LossGuard | None = None
+        self.binding: Any = None
+        self.half: bool | None = None  # float16 was seen in some loss' graph
+        self.learnt: dict[int, int] | None = None  # distances, until the optimizer is told
+        self.told_run = 0
+        self.thread = threading.local()  # replicas are traced in threads of their own
 
-    def allocate_ring(self, rows: int) -> None:
-        if self.ring is None or self.ring.shape[0] < rows:
-            columns = COLUMNS + len(self.optimizer._trainable_variables)
+    # The loss.
+
+    @tf.autograph.experimental.do_not_convert
+    def scale_loss(self, loss: Any) -> Any:
+        loss = tf.convert_to_tensor(loss)
+        if tf.is_symbolic_tensor(loss):
+            self._inspect(loss)
+        # The gradients of a loss that is no scalar are those of its sum.
+        self.thread.loss = seen = loss if loss.shape.rank == 0 else tf.reduce_sum(loss)
+        if self.loss_guard is not None:
+            count = max(strategies.replicas(), 1)
+            self.loss_guard.settle(self.binding.loss_tracker(), seen * tf.cast(count, seen.dtype))
+        return loss * tf.cast(tf.convert_to_tensor(self.state.scale), loss.dtype)
+
+    def _inspect(self, loss: Any) -> None:
+        variables = [getattr(v, "value", v) for v in self.optimizer._trainable_variables]
+        half, self.learnt = inspect_graph(loss, variables)
+        # A loss without float16 beside one with it: the scale is for both.
+        self.half = self.half or half
+
+    def _tell_optimizer(self) -> None:
+        """Hand on what the loss' graph told; under a strategy not from inside a replica."""
+        if self.learnt is not None:
             with tf.init_scope():
-                self.ring = tf.Variable(tf.zeros((rows, columns)), trainable=False)
+                self.optimizer._saw_graph(self.half, self.learnt)
+            self.learnt = None
 
-    def read_ring(self) -> Any:
-        return None if self.ring is None else self.ring.numpy()
+    def _take_loss(self) -> Any:
+        loss = getattr(self.thread, "loss", None)
+        self.thread.loss = None
+        return loss if loss is not None and belongs_here(loss) else None
 
+    # The step.
+
+    @tf.autograph.experimental.do_not_convert
     def apply(self, grads: list[Any], variables: list[Any]) -> None:
-        values = self.state.values()
-        inverse = 1.0 / values.scale
-        unscaled = [None if g is None else g * tf.cast(inverse, g.dtype) for g in grads]
-        finite = tf.reduce_all(
-            [tf.reduce_all(tf.math.is_finite(g)) for g in grads if g is not None]
+        if all(g is None for g in grads):
+            self.inner.apply(grads, variables)  # has the words for it
+            return
+        if strategies.replicas():
+            self._apply_on_replicas(grads, variables)
+        else:
+            self._apply(grads, variables)
+
+    def _apply(self, grads: list[Any], variables: list[Any]) -> None:
+        self._tell_optimizer()
+        before = self.state.values()
+        updated = self.is_update(_keras_internals.raw_iterations(self.inner))
+        unscaled = check.unscale(grads, variables, 1.0 / before.scale)
+        present = [g for g in unscaled if g is not None]
+        places = self._places(grads, variables)
+        fused = self.fused
+        if fused is not None and not fused.allows(unscaled, variables):
+            fused = None
+        old = [] if self.guard is None else self.guard.before()
+        loss = self._take_loss()
+
+        def skip(flags: Any) -> None:
+            self._skip(before, self._spread(tf.logical_not(flags), places, False), loss, old)
+
+        if fused is not None and not in_xla():
+            norms, flags = self._fused_conditional(fused, unscaled, variables, skip)
+            finite = tf.reduce_all(flags)
+        else:
+            flags, norms = check.finite_and_norms(present)
+            finite = tf.reduce_all(flags)
+            general = fused is None or not fused.dense(unscaled)
+            if fused is not None and not general:
+                fused.select(unscaled, variables, finite)
+
+            def step() -> None:
+                if general:
+                    self.inner.apply(unscaled, variables)
+                self._keep()
+
+            _either(finite, step, lambda: skip(flags))
+        self._finish(
+            before,
+            finite,
+            updated,
+            loss,
+            self._spread(norms, places, 0.0),
+            self._spread(tf.logical_not(flags), places, False),
         )
-        updated = self.is_update(self.inner._iterations)
 
-        def step() -> Any:
-            self.inner.apply(unscaled, variables)
-            return tf.constant(True)
+    def _fused_conditional(
+        self, fused: Any, grads: list[Any], variables: list[Any], skip: Callable[[Any], None]
+    ) -> tuple[Any, Any]:
+        """(norms, flags) a gradient, after the step or its absence. Outside XLA.
 
-        tf.cond(finite, step, lambda: tf.constant(False))
-        after = self.advance(values, finite, updated)
-        if self.ring is not None:
-            row = ring_row(values, after, finite, self.loss, self._norms(grads, variables))
-            step = after.counters[SKIPPED] + after.counters[APPLIED]
-            self.ring.scatter_nd_update([[step % self.ring.shape[0]]], row[None])
-        self.state.assign(after)
-        self.loss = None
+        If the sum of squares is finite everything is. Else the elements tell; and where they are
+        finite after all, a square overflowed, and Keras' own update takes over: in Python, because
+        a second update would double the time that tracing takes, for what hardly ever happens.
+        """
+        norms, quick = check.norms(grads)
 
-    def _norms(self, grads: list[Any], variables: list[Any]) -> Any:
-        """Norm of each variable's scaled gradient, in the order of the optimizer's variables."""
+        def fast() -> Any:
+            fused.apply(grads, variables)
+            self._keep()
+            return tf.ones([len(grads)], tf.bool)
+
+        def careful() -> Any:
+            flags = check.finite_flags(grads)
+
+            def step() -> None:
+                _in_python(self.inner.apply, grads, variables)
+                self._keep()
+
+            _either(tf.reduce_all(flags), step, lambda: skip(flags))
+            return flags
+
+        return norms, tf.cond(quick, fast, careful)
+
+    def _apply_on_replicas(self, grads: list[Any], variables: list[Any]) -> None:
+        strategies.check_context(self.inner)
+        inverse = 1.0 / tf.convert_to_tensor(self.state.scale)
+        unscaled = check.unscale(grads, variables, inverse)
+        present = [g for g in unscaled if g is not None]
+        # The sum over replicas of finite gradients must be finite too.
+        flags = check.finite_flags(present, strategies.replicas())
+        bad, loss = strategies.agreed(flags, self._take_loss())
+        places = self._places(grads, variables)
+
+        def all_together(unscaled: list[Any], bad: Any, loss: Any) -> None:
+            self._tell_optimizer()
+            nonfinite = strategies.first_replica(bad) > 0
+            nonfinite = self._spread(nonfinite, places, False)
+            finite = tf.logical_not(tf.reduce_any(nonfinite))
+            before = self.state.values()
+            updated = self.is_update(_keras_internals.raw_iterations(self.inner))
+            old = [] if self.guard is None else self.guard.before()
+
+            def step() -> None:
+                strategies.on_each_replica(self.inner.apply, unscaled, variables)
+                self._keep()
+
+            loss = None if loss is None else strategies.first_replica(loss)
+            _either(finite, step, lambda: self._skip(before, nonfinite, loss, old))
+            self._finish(before, finite, updated, loss, None, nonfinite)
+
+        strategies.together(all_together, unscaled=unscaled, bad=bad, loss=loss)
+
+    def _keep(self) -> None:
+        if self.guard is not None:
+            self.guard.keep()
+
+    def _skip(self, before: Values, nonfinite: Any, loss: Any, old: list[Any]) -> None:
+        if self.guard is not None:
+            self.guard.restore(old)
+        self.log.count(nonfinite, before, loss)
+
+    def _finish(
+        self,
+        before: Values,
+        finite: Any,
+        updated: Any,
+        loss: Any,
+        norms: Any,
+        nonfinite: Any,
+    ) -> None:
+        after = self.advance(before, finite, updated)
+        self.log.write(before, after, finite, loss, norms, nonfinite)
+        for variable, value in zip(self.state.variables, after, strict=True):
+            if value is not before.limits:
+                strategies.assign(variable.value, value)
+        loss_finite = None if loss is None else tf.math.is_finite(loss)
+        self._tell(before, loss_finite, nonfinite)
+
+    def _places(self, grads: list[Any], variables: list[Any]) -> list[int]:
+        """Position among the optimizer's variables of each gradient that there is."""
         index = self.optimizer._get_variable_index
-        norms = [tf.zeros(())] * len(self.optimizer._trainable_variables)
-        for grad, variable in zip(grads, variables, strict=True):
-            if grad is not None:
-                norms[index(variable)] = tf.norm(tf.cast(grad, "float32"))
-        return tf.stack(norms)
+        return [index(v) for g, v in zip(grads, variables, strict=True) if g is not None]
+
+    def _spread(self, values: Any, places: list[int], default: Any) -> Any:
+        """[gradients] -> [variables]; ``default`` where there is no gradient."""
+        if places == list(range(self.count)):
+            return values
+        base = tf.fill([self.count], tf.cast(default, values.dtype))
+        return tf.tensor_scatter_nd_update(base, [[i] for i in places], values)
 
     def stateless_apply(self, *args: Any) -> Any:
         raise ValueError(
             "stateless_apply is not supported on the tensorflow backend, as by no Keras optimizer "
             "there (its variables are updated in place). Use apply()."
         )
+
+    # A bound model.
+
+    def bind(self, binding: Any, protected: list[Any]) -> None:
+        self.binding = binding
+        self.guard = TensorFlowGuard(protected) if protected else None
+        self.loss_guard = LossGuard()
+
+    def refresh(self) -> None:
+        if self.guard is not None:
+            self.guard.refresh()
+
+    # What happened.
+
+    def allocate_ring(self, rows: int) -> None:
+        self.log.allocate(rows)
+
+    def read_ring(self) -> np.ndarray | None:
+        self.look()
+        return self.log.read()
+
+    def overflow_counts(self) -> np.ndarray:
+        self.look()
+        return self.log.read_counts()[0]
+
+    def look(self) -> None:
+        """The host looks at the state: under XLA nobody else says what must be said."""
+        counts, step, loss_finite = self.log.read_counts()
+        if step:
+            self._note(step, loss_finite, counts[2] == step)
+        state = self.state.read()
+        self._say(state.scale, state.consecutive_skips, self.state.limits.numpy())
+
+    def _tell(self, before: Values, loss_finite: Any, nonfinite: Any) -> None:
+        """Call Python from the graph, but only when there is something to say."""
+        if in_xla():
+            return
+        after = self.state.values()  # once more: what is said comes after the state was written
+        run = after.counters[CONSECUTIVE_SKIPS]
+        static = not self.config.dynamic
+        floor = tf.logical_or(static, before.scale <= after.limits[0])
+        exhausted = tf.logical_and(floor, run >= self.config.exhausted_after)
+        if self.config.on_exhausted == "continue":
+            exhausted = False
+        loud = tf.logical_or(exhausted, run >= LONG_RUN)
+        seen = tf.constant(True) if loss_finite is None else loss_finite
+        step = after.counters[1] + after.counters[2]
+
+        def say(scale: Any, run: Any, limits: Any, step: Any, seen: Any, nonfinite: Any) -> None:
+            self._note(
+                int(step), None if loss_finite is None else bool(seen), np.asarray(nonfinite)
+            )
+            self._say(float(scale), int(run), np.asarray(limits))
+
+        arguments = [before.scale, run, after.limits, step, seen, nonfinite]
+        _either(loud, lambda: _in_python(say, *arguments), lambda: None)
+
+    def _note(self, step: int, loss_finite: bool | None, nonfinite: np.ndarray) -> None:
+        indices = tuple(int(i) for i in np.flatnonzero(nonfinite))
+        self.note_overflow(step, indices, loss_finite)
+
+    def _say(self, scale: float, run: int, limits: np.ndarray) -> None:
+        if run < self.told_run:  # there was a clean step in between
+            self.teller.check(scale, 0)
+        self.told_run = run
+        low, high = (float(x) for x in limits)
+        config = self.config
+        if config.dynamic and (low, high) != (config.min_scale, config.max_scale):
+            config = replace(config, initial_scale=low, min_scale=low, max_scale=high)
+        self.teller.check(scale, run, config)
+
+
+def _either(condition: Any, yes: Callable[[], None], no: Callable[[], None]) -> None:
+    """A conditional of which only the effects matter."""
+
+    def both(fn: Callable[[], None], value: bool) -> Callable[[], Any]:
+        def branch() -> Any:
+            fn()
+            return tf.constant(value)
+
+        return branch
+
+    tf.cond(condition, both(yes, True), both(no, False))
+
+
+def _in_python(fn: Callable[..., Any], *args: Any) -> None:
+    """Call ``fn`` with eager tensors, from a graph or from eager code."""
+    if tf.executing_eagerly():
+        fn(*args)
+        return
+    flat = tf.nest.flatten(list(args), expand_composites=True)
+    tensors = [x for x in flat if tf.is_tensor(x) and not isinstance(x, tf.Variable)]
+
+    def call(*values: Any) -> None:
+        rest = iter(values)
+        filled = [
+            next(rest) if tf.is_tensor(x) and not isinstance(x, tf.Variable) else x for x in flat
+        ]
+        fn(*tf.nest.pack_sequence_as(list(args), filled, expand_composites=True))
+
+    tf.py_function(call, tensors, [])

@@ -1,6 +1,7 @@
 """torch: the fused update where it can, any Keras optimizer where not; selection when compiled."""
 
 import operator
+import weakref
 from typing import Any
 
 import numpy as np
@@ -8,9 +9,14 @@ import torch
 
 from keras_mp import _keras_internals
 from keras_mp.scaling.device_state import Values
-from keras_mp.scaling.kernels.common import OWN, Kernel
+from keras_mp.scaling.kernels.common import OWN, Kernel, keep_overwrites
 from keras_mp.scaling.kernels.torch_distributed import agree
-from keras_mp.scaling.kernels.torch_fused import FusedUpdate, fused_update_for, global_norm
+from keras_mp.scaling.kernels.torch_fused import (
+    FusedUpdate,
+    fused_update_for,
+    global_norm,
+    is_plain_sgd,
+)
 from keras_mp.scaling.kernels.torch_general import unscale_and_check
 from keras_mp.scaling.kernels.torch_graph import inspect_graph
 from keras_mp.scaling.kernels.torch_guard import TorchGuard
@@ -46,7 +52,11 @@ class TorchKernel(Kernel):
         self.ring: TorchRing | None = None
         self.guard: TorchGuard | None = None
         self.loss_guard: TorchGuard | None = None
+        self.tracker_ids: list[int] = []
+        self.binding: Any = None
+        self.hook: Any = None
         self.inspected = False
+        self.plain_sgd = is_plain_sgd(self.inner, self.variables)
         self.counted_until = 0
         self.follow_device = self.state.scale.value.device.type != "cpu"
         if self.follow_device and optimizer.attribution:
@@ -55,10 +65,8 @@ class TorchKernel(Kernel):
     # The loss.
 
     def scale_loss(self, loss: Any) -> Any:
-        if torch.compiler.is_compiling():
-            self.loss = loss.detach()
-            return loss * self.state.scale.value.to(loss.dtype)
-        if not self.inspected and isinstance(loss, torch.Tensor) and loss.grad_fn is not None:
+        compiling = torch.compiler.is_compiling()
+        if not (compiling or self.inspected) and getattr(loss, "grad_fn", None) is not None:
             self.inspected = True
             parameters = [v.value for v in self.optimizer._trainable_variables]
             half, distances = inspect_graph(loss, parameters)
@@ -67,6 +75,43 @@ class TorchKernel(Kernel):
         if self.loss_guard is not None:
             self.loss_guard.settle(torch.isfinite(self.loss))
         return loss * self.state.scale.value.to(loss.dtype)
+
+    def bind(self, binding: Any, protected: list[Any]) -> None:
+        model = binding.model
+        self.binding = binding
+        self.guard = TorchGuard(protected)
+        if self.hook is not None:
+            self.hook.remove()
+        # Weakly: the model's hooks must not keep a replaced optimizer alive.
+        kernel = weakref.ref(self)
+
+        def before_forward(*_: Any) -> None:
+            alive = kernel()
+            if alive is None:
+                return
+            if torch.compiler.is_compiling():
+                with torch.no_grad():
+                    alive.take()
+            else:
+                alive.refresh()
+
+        self.hook = model.register_forward_pre_hook(before_forward)
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Before each forward pass: a change from outside makes the copies anew."""
+        if self.guard is not None:
+            self.guard.refresh()
+        tracker = [] if self.binding is None else self.binding.loss_tracker()
+        if self.loss_guard is None or [id(v) for v in tracker] != self.tracker_ids:
+            self.loss_guard, self.tracker_ids = TorchGuard(tracker), [id(v) for v in tracker]
+        self.loss_guard.refresh()
+
+    def take(self) -> None:
+        """``refresh`` inside a compiled graph: two copies that the compiler fuses."""
+        for guard in (self.guard, self.loss_guard):
+            if guard is not None:
+                guard.take()
 
     # The step.
 
@@ -131,6 +176,7 @@ class TorchKernel(Kernel):
         self, state: TorchState, grads: list[Any], variables: list[Any], measure: bool
     ) -> Any:
         unscaled, finite = unscale_and_check(grads, state.scale, state.found, agree)
+        unscaled = keep_overwrites(unscaled, grads, variables)
         updated = self._updates_now()
         norm = None
         if measure:
@@ -156,6 +202,7 @@ class TorchKernel(Kernel):
             own, inner = Values(*optimizer_values[:OWN]), list(optimizer_values[OWN:])
             found = torch.zeros((), device=own.scale.device)
             unscaled, finite = unscale_and_check(grads, own.scale, found, agree)
+            unscaled = keep_overwrites(unscaled, grads, self.targets)
             iterations = _keras_internals.raw_iterations(self.inner)
             index = [v is iterations for v in self.inner.variables].index(True)
             new_own = self.advance(own, found == 0, self.is_update(inner[index]))
@@ -178,21 +225,19 @@ class TorchKernel(Kernel):
         if self.ring is None:
             return None
         ring = self.ring.read()
-        if self.follow_device:
-            self._count(ring)
+        self._count(ring)
         return ring
 
     def look(self) -> None:
         """Let the host see what happened since the last look: counts, and what must be said."""
         if self.ring is not None:
             self._count(self.ring.read())
-        elif self.linked is not None:
-            state = self.linked.read()
-            self.teller.check(state.scale, state.consecutive_skips, self.linked.config)
+        elif self.linked is None or self.follow_device:
+            state = self.state.read()
+            self.teller.check(state.scale, state.consecutive_skips)
 
     def overflow_counts(self) -> np.ndarray:
-        if self.follow_device:
-            self.look()
+        self.look()
         return self.overflows
 
     def _count(self, ring: np.ndarray) -> None:
@@ -221,6 +266,7 @@ class TorchKernel(Kernel):
     def _tell(self, state: TorchState, scale: float, noted: tuple[int, ...]) -> None:
         """The host saw the step: count an overflow, and say what must be said."""
         run = int(state.host_integers[RUN])
+        self.counted_until = state.steps
         if run:
             loss_finite = None if self.loss is None else bool(torch.isfinite(self.loss))
             step = int(state.host_integers[SKIPPED]) + int(state.host_integers[APPLIED])

@@ -40,6 +40,15 @@ def fused_update_for(inner: Any, variables: list[Any], state: TorchState) -> "Fu
     return rule(inner, variables, state) if usable and rule.allows(inner) else None
 
 
+def is_plain_sgd(inner: Any, variables: list[Any]) -> bool:
+    """Whether this is Keras' SGD with no option but momentum and weight decay."""
+    return (
+        type(inner) is _concrete(keras.optimizers.SGD)
+        and FusedUpdate.allows(inner)
+        and all(v.constraint is None for v in variables)
+    )
+
+
 def _concrete(optimizer: type) -> type:
     """The class that Keras really makes for one of its optimizers (a torch subclass of it)."""
     return type(optimizer())

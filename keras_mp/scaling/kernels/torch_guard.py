@@ -10,12 +10,14 @@ from typing import Any
 
 import torch
 
+from keras_mp import _keras_internals
+
 
 class TorchGuard:
     """Args: variables: Keras variables, of floating dtype, on one device."""
 
     def __init__(self, variables: Sequence[Any]):
-        self.tensors = [v.value for v in variables]
+        self.tensors = [_keras_internals.raw_tensor(v) for v in variables]
         self.versions: tuple[int, ...] = ()
         if not self.tensors:
             return
@@ -34,6 +36,11 @@ class TorchGuard:
                 torch.cat([t.to(self.dtype) for t in self.flat], out=self.saved)
             self._settled()
 
+    def take(self) -> None:
+        """Take the copy anew, whatever the version counters say (a compiled graph has none)."""
+        if self.tensors:
+            self.saved.copy_(torch.cat(self.flat))
+
     def settle(self, ok: Any) -> None:
         """After a step: keep the live values where ``ok`` (bool, shape ()), else the copy."""
         if not self.tensors:
@@ -41,7 +48,8 @@ class TorchGuard:
         live = torch.cat(self.flat)
         torch.where(ok, live.to(self.dtype), self.saved, out=self.saved)
         torch._foreach_copy_(self.flat, self.views)
-        self._settled()
+        if not torch.compiler.is_compiling():
+            self._settled()
 
     def _current(self) -> tuple[int, ...]:
         return tuple(t._version for t in self.tensors)

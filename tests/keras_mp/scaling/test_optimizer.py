@@ -27,8 +27,8 @@ WAYS = {
     "jax": ["eager", "stateless", "graph"],
 }[BACKEND]
 
-# The optimizers whose update runs fused on torch: within rounding of Keras' own, not bit for bit.
-FUSED = {"Adam", "AdamW", "SGD"} if BACKEND == "torch" else set()
+# The optimizers whose update runs fused on torch and tensorflow: within rounding of Keras' own, not bit for bit.
+FUSED = {"Adam", "AdamW", "SGD"} if BACKEND in ("torch", "tensorflow") else set()
 
 OPTIMIZERS = {
     name: getattr(keras.optimizers, name)

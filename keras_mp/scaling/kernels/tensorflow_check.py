@@ -1,0 +1,95 @@
+"""tensorflow: unscale gradients, and find which of them are not finite.
+
+A sum of squares is finite only if every element is: one operator a gradient, and its norm comes
+with it. Only where the sum is not finite (an overflow; or finite numbers whose squares overflow)
+are the elements looked at, so the answer is exact.
+"""
+
+from typing import Any
+
+import tensorflow as tf
+
+from keras_mp.scaling.kernels.tensorflow_graph import in_xla
+
+# XLA on a CPU adds up one element after the other, because floating-point addition has an order.
+# Adding 16 slices of a tensor elementwise first makes it a loop that it turns into vectors.
+_SLICES = 16
+_WORTH_SLICING = 2**14
+
+
+def unscale(grads: list[Any], variables: list[Any], inverse: Any) -> list[Any]:
+    """The gradients times ``inverse`` (float32, shape ()); None and IndexedSlices stay such.
+
+    A gradient that is to overwrite its variable (float8's scales) is no derivative of the loss
+    and is left alone, as Keras does.
+    """
+    return [
+        g if g is None or getattr(v, "overwrite_with_gradient", False) else _times(g, inverse)
+        for g, v in zip(grads, variables, strict=True)
+    ]
+
+
+def _times(grad: Any, factor: Any) -> Any:
+    if isinstance(grad, tf.IndexedSlices):
+        values = grad.values * tf.cast(factor, grad.dtype)
+        return tf.IndexedSlices(values, grad.indices, grad.dense_shape)
+    return grad * tf.cast(factor, grad.dtype)
+
+
+def finite_and_norms(grads: list[Any]) -> tuple[Any, Any]:
+    """Which gradients are finite, and how large they are.
+
+    Args:
+        grads: Unscaled gradients, none of them None.
+
+    Returns:
+        (bool, float32), both of shape (len(grads),): every element is finite; the L2 norm, of
+        which only that of a finite gradient means anything.
+    """
+    found, quick = norms(grads)
+    flags = tf.cond(quick, lambda: tf.ones([len(grads)], tf.bool), lambda: finite_flags(grads))
+    return flags, found
+
+
+def norms(grads: list[Any]) -> tuple[Any, Any]:
+    """(float32, shape (len(grads),): L2 norms; bool: all squares are finite, and so all grads).
+
+    The sum of all squares may overflow where no element is infinite: then the elements tell.
+    """
+    squares = tf.stack([_half_sum_of_squares(values(g)) for g in grads])
+    return tf.sqrt(2.0 * squares), tf.math.is_finite(tf.reduce_sum(squares))
+
+
+def finite_flags(grads: list[Any], factor: float = 1.0) -> Any:
+    """bool, shape (len(grads),): every element, multiplied by ``factor``, is finite."""
+    tensors = [values(g) for g in grads]
+    if factor != 1.0:
+        tensors = [t * tf.cast(factor, t.dtype) for t in tensors]
+    return tf.stack([tf.reduce_all(tf.math.is_finite(t)) for t in tensors])
+
+
+def values(grad: Any) -> Any:
+    """The numbers of a gradient: of IndexedSlices, those of the rows that it has."""
+    return grad.values if isinstance(grad, tf.IndexedSlices) else grad
+
+
+def _half_sum_of_squares(tensor: Any) -> Any:
+    """Half the sum of squares; float32, shape ()."""
+    # In half precision the squares of common numbers overflow already.
+    tensor = tf.cast(tensor, tf.float32)
+    if not in_xla():
+        return tf.nn.l2_loss(tensor)
+    size = tensor.shape.num_elements()
+    tensor = tf.reshape(tensor, [-1])
+    if size is None or size < _WORTH_SLICING:
+        return 0.5 * tf.reduce_sum(tf.square(tensor))
+    width = size // _SLICES
+    slices = [tf.square(tensor[i * width : (i + 1) * width]) for i in range(_SLICES)]
+    rest = tf.reduce_sum(tf.square(tensor[_SLICES * width :]))
+    return 0.5 * (tf.reduce_sum(_tree_sum(slices)) + rest)
+
+
+def _tree_sum(tensors: list[Any]) -> Any:
+    while len(tensors) > 1:
+        tensors = [a + b for a, b in zip(tensors[::2], tensors[1::2], strict=True)]
+    return tensors[0]

@@ -1,0 +1,119 @@
+"""tensorflow: what a step that is skipped, or a loss that is not finite, must leave as it was.
+
+In a traced step the old value of a variable is what the step itself has read before it wrote: it
+costs nothing and cannot be stale. Where the step did not read first (or did so inside a function),
+and in eager mode, a copy is kept; whoever changes the variables from outside then calls
+``refresh``.
+"""
+
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from keras_mp.scaling.kernels.tensorflow_graph import values_before
+from keras_mp.scaling.kernels.tensorflow_replicas import assign, first_replica
+
+
+class TensorFlowGuard:
+    """Variables that a skipped step leaves as they were.
+
+    Args:
+        variables: Keras variables. Seen and changed in the cross-replica context of a strategy, or
+            without one.
+    """
+
+    def __init__(self, variables: list[Any]):
+        self.variables = [_native(v) for v in variables]
+        self.copies: dict[int, Any] = {}  # for graphs that do not read first
+        self.values: list[Any] = []  # for eager mode
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Take the present values as those to go back to."""
+        with tf.init_scope():
+            self.values = [tf.identity(first_replica(v)) for v in self.variables]
+            for i, copy in self.copies.items():
+                assign(copy, self.values[i])
+
+    def before(self) -> list[Any]:
+        """The values before the step; called after its forward pass, outside of conditionals."""
+        if tf.executing_eagerly():
+            return self.values
+        found = values_before([first_replica(v) for v in self.variables])
+        missing = [i for i, value in enumerate(found) if value is None]
+        with tf.init_scope():
+            for i in missing:
+                if i not in self.copies:
+                    value = tf.identity(first_replica(self.variables[i]))
+                    self.copies[i] = tf.Variable(value, trainable=False)
+        for i in missing:
+            found[i] = tf.identity(first_replica(self.copies[i]))
+        return found
+
+    def restore(self, before: list[Any]) -> None:
+        """The step was skipped."""
+        for variable, value in zip(self.variables, before, strict=True):
+            assign(variable, value)
+
+    def keep(self) -> None:
+        """The step was applied."""
+        if tf.executing_eagerly():
+            self.refresh()
+            return
+        for i, copy in self.copies.items():
+            assign(copy, tf.identity(first_replica(self.variables[i])))
+
+
+class LossGuard:
+    """The loss tracker's sum and count, which losses that are not finite do not enter.
+
+    An epoch without any finite loss shows NaN, and not the 0 of an empty mean.
+    """
+
+    def __init__(self) -> None:
+        self.values: list[Any] = []  # eager: sum and count after the last loss
+
+    def settle(self, tracker: list[Any], loss: Any) -> None:
+        """After the tracker was updated with a loss, in the context of a replica.
+
+        Args:
+            tracker: The sum and the count.
+            loss: What the tracker was given; shape ().
+        """
+        if len(tracker) != 2:
+            return
+        total, count = (_native(v) for v in tracker)
+        before = self._before(total, count)
+        if before is None:
+            return
+        finite = tf.math.is_finite(loss)
+        total_before, count_before = before
+        new_total, new_count = total.read_value(), count.read_value()
+        weight = new_count - count_before
+        # Losses that were not finite stay in as long as there is nothing else.
+        nothing_yet = tf.logical_or(
+            tf.equal(count_before, 0), tf.logical_not(tf.math.is_finite(total_before))
+        )
+        start_over = tf.logical_and(finite, tf.logical_not(tf.math.is_finite(total_before)))
+        go_back = tf.logical_not(tf.logical_or(finite, nothing_yet))
+        alone = tf.cast(loss, new_total.dtype) * tf.cast(weight, new_total.dtype)
+        total.assign(
+            tf.where(go_back, total_before, tf.where(start_over, alone, new_total)),
+        )
+        count.assign(tf.where(go_back, count_before, tf.where(start_over, weight, new_count)))
+        if tf.executing_eagerly():
+            self.values = [total.read_value(), count.read_value()]
+
+    def _before(self, total: Any, count: Any) -> list[Any] | None:
+        if not tf.executing_eagerly():
+            found = values_before([total, count])
+            return None if any(value is None for value in found) else found
+        zeros = [tf.zeros_like(total), tf.zeros_like(count)]
+        # A count that has not grown was reset in between.
+        grown = self.values and bool(count > self.values[1])
+        return self.values if grown else zeros
+
+
+def _native(variable: Any) -> Any:
+    return variable.value if isinstance(variable, keras.Variable) else variable

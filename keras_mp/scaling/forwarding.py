@@ -60,6 +60,18 @@ class ForwardsToInner:
             )
 
 
+def check_accumulation(inner: Any) -> None:
+    """Refuse optimizers in a MultiOptimizer that accumulate: each would count updates its way."""
+    for one in getattr(inner, "optimizers", ()):
+        if one.gradient_accumulation_steps:
+            raise ValueError(
+                "`gradient_accumulation_steps` of an optimizer in a MultiOptimizer is not "
+                "supported under LossScaleOptimizer, which could not tell updates from "
+                f"micro-batches. Received: {type(one).__name__}(gradient_accumulation_steps="
+                f"{one.gradient_accumulation_steps!r})"
+            )
+
+
 def check_scaled_once(inner: Any) -> None:
     """Refuse an inner optimizer that was given a fixed scale of its own after it was wrapped."""
     if inner.loss_scale_factor is not None:

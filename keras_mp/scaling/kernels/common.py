@@ -9,6 +9,7 @@ from keras_mp.scaling.device_state import Values, advance
 from keras_mp.scaling.ring import StepRow
 from keras_mp.scaling.told import Teller
 
+
 def keep_overwrites(unscaled: list[Any], grads: list[Any], variables: list[Any]) -> list[Any]:
     """Unscaled gradients, but those that become their variable's value (float8's scales) as given.
 

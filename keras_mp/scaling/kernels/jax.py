@@ -72,7 +72,11 @@ class JaxKernel(Kernel):
     def look(self) -> None:
         if self.counts is None:
             return
-        counts = np.asarray(self.counts.value, np.int64)
+        try:
+            counts = np.asarray(self.counts.value, np.int64)
+        except TypeError:
+            # Keras takes the values out of variables during a fit; one that failed left them out.
+            return
         self.overflows = counts[: LAST + 1]
         last = counts[LAST].max(initial=0)
         if last:

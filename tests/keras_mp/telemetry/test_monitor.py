@@ -91,9 +91,16 @@ WAYS = {
 }[os.environ["KERAS_BACKEND"]]
 
 
-@pytest.mark.parametrize("way", range(len(WAYS)))
-@pytest.mark.parametrize("every", [1, 7, 1000, "auto"])
-def test_every_planted_skip_is_in_the_journal(keras, tmp_path, way, every):
+# Each way with one interval, each interval with one way; all of them in `make test-all`.
+CASES = [
+    pytest.param(way, every, marks=[] if way == 0 or every == 7 else [pytest.mark.slow])
+    for way in range(len(WAYS))
+    for every in (1, 7, 1000, "auto")
+]
+
+
+@pytest.mark.parametrize(("way", "every"), CASES)
+def test_every_planted_skip_is_in_the_journal(keras, backend, tmp_path, way, every):
     steps = 50
     rng = np.random.default_rng(way + 10 * (every if every != "auto" else 0))
     bad = {int(b) for b in rng.integers(1, steps + 1, size=8)}
@@ -110,10 +117,11 @@ def test_every_planted_skip_is_in_the_journal(keras, tmp_path, way, every):
     overflows = of_kind(records, "overflow")
     assert [(o.step, o.scale_before, o.scale_after) for o in overflows] == expected
     for o in overflows:
+        # Keras' jax trainer never shows the optimizer the loss.
+        seen = {"jax": "unknown"}.get(backend, "backward" if o.step % 2 else "loss")
+        assert o.origin == seen and o.variables
         if o.step % 2:
-            assert (o.origin, o.layer.split("/")[-1]) == ("backward", "hidden")
-        else:
-            assert o.origin == "loss"
+            assert o.layer.split("/")[-1] == "hidden"
     last = of_kind(records, "step")[-1]
     assert (last.step, last.scale, last.skipped, last.applied, last.good_steps) == (
         steps, state.scale, state.skipped, state.applied, state.good_steps)  # fmt: skip

@@ -27,7 +27,7 @@ WAYS = {
     "jax": ["eager", "stateless", "graph"],
 }[BACKEND]
 
-# The optimizers whose update runs fused on torch and tensorflow: within rounding of Keras' own, not bit for bit.
+# The optimizers whose update runs fused: within rounding of Keras' own, not bit for bit.
 FUSED = {"Adam", "AdamW", "SGD"} if BACKEND in ("torch", "tensorflow") else set()
 
 OPTIMIZERS = {

@@ -242,6 +242,14 @@ class LossScaleOptimizer(ForwardsToInner, keras.optimizers.LossScaleOptimizer):
             )
         check_scaled_once(self.inner_optimizer)
         self._check_scaled()
+        try:
+            self._step(grads, variables)
+        except KeyError:
+            # Asked only here: a look at every variable costs as much as a step does.
+            self._check_variables_are_known(variables)
+            raise
+
+    def _step(self, grads: list[Any], variables: list[Any]) -> None:
         masters = self._masters
         if masters is None:
             self._kernel.apply(grads, variables)

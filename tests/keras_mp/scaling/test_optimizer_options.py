@@ -36,7 +36,7 @@ def test_an_option_works_as_without_the_wrapper(option, inner):
     ours = Runner(keras_mp.LossScaleOptimizer(make(0.125, **OPTIONS[option]), growth_interval=2))
     rng = np.random.default_rng(1)
     # Decay alone leaves Adam on the fused path, which computes 1 - beta_2**t with more digits.
-    exact = not (BACKEND == "torch" and inner == "Adam" and option == "weight_decay")
+    exact = not (BACKEND != "jax" and inner == "Adam" and option == "weight_decay")
     for step in range(10):
         gradients = make_gradients(rng)
         if step % 3 == 1:

@@ -30,8 +30,8 @@ LOOK_EVERY = 256
 
 
 _GRAD = operator.attrgetter("grad")
-_KIND = operator.attrgetter("dtype", "layout")
-_FUSIBLE = {(torch.float32, torch.strided)}
+_DTYPE = operator.attrgetter("dtype")
+_SPARSE = operator.attrgetter("is_sparse")
 
 
 class TorchKernel(Kernel):
@@ -137,8 +137,12 @@ class TorchKernel(Kernel):
             # are the caller's.
             own = map(_GRAD, self.fused.parameters)
             owned = all(map(operator.is_, own, grads))
+            state.ready_for_fused()
             norm = self.fused.apply(grads, owned, agree, measure)
-            state.device_update(self.advance)
+            if self.follow_device or state.follows_torch:
+                state.device_update(self.advance)
+            else:
+                state.fused_update_seen()
         else:
             norm = self._apply_general(state, grads, variables, measure)
         if self.guard is not None:
@@ -163,11 +167,13 @@ class TorchKernel(Kernel):
 
     def _fusible(self, grads: list[Any], variables: list[Any]) -> bool:
         try:
-            kinds = set(map(_KIND, grads))
+            dense_float32 = set(map(_DTYPE, grads)) == {torch.float32} and not any(
+                map(_SPARSE, grads)
+            )
         except AttributeError:  # None: a variable without a gradient
             return False
         return (
-            kinds == _FUSIBLE
+            dense_float32
             and list(map(id, variables)) == self.ids
             and type(self.fused).allows(self.inner)
         )

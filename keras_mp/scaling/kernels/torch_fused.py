@@ -9,6 +9,7 @@ plain optimizer.
 from typing import Any
 
 import keras
+import numpy as np
 import torch
 
 from keras_mp import _keras_internals
@@ -79,6 +80,8 @@ class FusedUpdate:
         self.copies: list[Any] = []
         self.one = torch.ones((), device=device)
         self.decay = torch.empty((), device=device)
+        self.norm = torch.zeros((), device=device)
+        self.host_norm = self.norm.numpy() if device.type == "cpu" else None
         # What decay leaves of a weight, for the rate (tensor, version) and amount it was made for.
         self.kept = self.one
         self.kept_of: tuple[Any, int, float] | None = None
@@ -135,11 +138,22 @@ class FusedUpdate:
             gradients = list(torch._foreach_div(gradients, scale))
         return gradients, gradients
 
-    def check(self, tensors: list[Any], agree: Any) -> None:
-        """Set the state's ``found`` and ``ok``; the tensors keep their values."""
-        torch_ops.check_and_unscale_(tensors, self.state.found, self.one)
+    def check(self, tensors: list[Any], agree: Any, norm: bool) -> Any:
+        """Set the state's ``found`` and ``ok``; the tensors keep their values.
+
+        Args:
+            tensors: Checked after unscaling. agree, norm: As for ``apply``.
+
+        Returns:
+            Their global L2 norm, or None. Where the host sees it for nothing (a CPU), a finite norm
+            tells that all of them are finite, and the check itself is spared.
+        """
+        measured = global_norm(tensors, self.norm) if norm else None
+        if measured is None or self.host_norm is None or not np.isfinite(self.host_norm):
+            torch_ops.check_and_unscale_(tensors, self.state.found, self.one)
         agree(self.state.found)
         torch.eq(self.state.found, 0, out=self.state.ok)
+        return measured
 
     def apply(self, gradients: list[Any], owned: bool, agree: Any, norm: bool) -> Any:
         """Update the variables, or nothing where a gradient is not finite.
@@ -155,11 +169,11 @@ class FusedUpdate:
         raise NotImplementedError
 
 
-def global_norm(tensors: list[Any]) -> Any:
+def global_norm(tensors: list[Any], out: Any = None) -> Any:
     """L2 norm over all elements of all tensors; float32, shape ()."""
     if len(tensors) == 1:
-        return torch.linalg.vector_norm(tensors[0])
-    return torch.linalg.vector_norm(torch.stack(torch._foreach_norm(tensors)))
+        return torch.linalg.vector_norm(tensors[0], out=out)
+    return torch.linalg.vector_norm(torch.stack(torch._foreach_norm(tensors)), out=out)
 
 
 class FusedAdam(FusedUpdate):
@@ -175,12 +189,11 @@ class FusedAdam(FusedUpdate):
         self.momentums, self.velocities = ([v.value for v in slot] for slot in slots)
         device = state.scale.device
         self.steps = torch_ops.adam_steps(len(variables), device)
-        # float64: b2 ** t is close to 1 and is subtracted from it.
-        double = {"dtype": torch.float64, "device": device}
-        self.ones = torch.ones(2, **double)
-        self.exponents = torch.tensor([-1.0, 0.5], **double)
-        self.powers = torch.empty(2, **double)
-        self.product = torch.empty((), **double)
+        # float32, as Keras computes it: 1 - b2 ** t cancels, and another precision would part ways.
+        self.ones = torch.ones(2, device=device)
+        self.exponents = torch.tensor([-1.0, 0.5], device=device)
+        self.powers = torch.empty(2, device=device)
+        self.product = torch.empty((), device=device)
         self.rate = torch.empty((), device=device)
         self.betas_of: tuple[float, float] | None = None
 
@@ -189,10 +202,9 @@ class FusedAdam(FusedUpdate):
         betas = (self.inner.beta_1, self.inner.beta_2)
         if betas != self.betas_of:
             self.betas_of = betas
-            self.betas = torch.tensor(betas, dtype=torch.float64, device=self.ones.device)
-            self.negative_betas = -self.betas
-        torch.pow(self.betas, self.state.iterations, out=self.powers)
-        torch.addcmul(self.ones, self.negative_betas, self.powers, out=self.powers)
+            self.betas = torch.tensor(betas, device=self.ones.device)
+        torch.pow(self.betas, self.state.next_iteration, out=self.powers)
+        torch.sub(self.ones, self.powers, out=self.powers)
         torch.pow(self.powers, self.exponents, out=self.powers)
         torch.prod(self.powers, dim=0, out=self.product)
         return torch.mul(self.product, rate, out=self.rate)
@@ -205,8 +217,7 @@ class FusedAdam(FusedUpdate):
         tensors = gradients
         if not by_operator:
             gradients, tensors = self.unscale(gradients, owned)
-        self.check(tensors, agree)
-        measured = global_norm(tensors) if norm else None
+        measured = self.check(tensors, agree, norm)
         if norm and by_operator:
             measured = measured / state.scale
         rate = self.learning_rate()
@@ -238,8 +249,7 @@ class FusedSGD(FusedUpdate):
     def apply(self, gradients: list[Any], owned: bool, agree: Any, norm: bool) -> Any:
         # Never in place: a variable's own gradient would come out multiplied by the rate.
         gradients, tensors = self.unscale(gradients, owned=False)
-        self.check(tensors, agree)
-        measured = global_norm(tensors) if norm else None
+        measured = self.check(tensors, agree, norm)
         rate = self.learning_rate()
         self.apply_decay(rate)
         torch._foreach_mul_(tensors, torch.neg(rate, out=self.factor))

@@ -20,6 +20,7 @@ from keras_mp.scaling.state import COUNTER_MAX, ScaleConfig, ScaleState, update
 GOOD = 0
 LEFT, SKIPPED, APPLIED, RUN = (1 + row for row in range(COUNTERS))
 ITERATIONS = 1 + COUNTERS
+NEXT_ITERATION = ITERATIONS + 1  # t of Adam's bias correction: kept, so that no operator adds 1
 
 
 class TorchState:
@@ -42,7 +43,8 @@ class TorchState:
         device = scale.device
         with torch.no_grad():
             self.scale_found = torch.stack([scale.detach(), torch.zeros((), device=device)])
-            self.integers = torch.cat([good.reshape(1), counters, updates.reshape(1)]).int()
+            ones = updates.reshape(1)
+            self.integers = torch.cat([good.reshape(1), counters, ones, ones + 1]).int()
             # Rows: smallest and largest [scale, found]; clamping the flag to 0 resets it.
             self.bounds = torch.stack([limits.detach(), torch.zeros(2, device=device)], dim=1)
             scale.data, good.data = self.scale_found[0], self.integers[GOOD]
@@ -50,15 +52,16 @@ class TorchState:
             updates.data = self.integers[ITERATIONS]
         self.scale, self.found = self.scale_found[0], self.scale_found[1]
         self.good, self.iterations = self.integers[GOOD], self.integers[ITERATIONS]
+        self.next_iteration = self.integers[NEXT_ITERATION]
         self.counters, self.run = self.integers[LEFT:ITERATIONS], self.integers[RUN]
         self.own_integers = self.integers[:ITERATIONS]
         self.limits, self.low, self.high = self.bounds[:, 0], self.bounds[0], self.bounds[1]
         self.ok = torch.zeros((), dtype=torch.bool, device=device)
         int32 = {"dtype": torch.int32, "device": device}
-        # integers' = integers * factor + term for [good, left, skipped, applied, run, iterations];
-        # update_scale_ sees to the good steps.
-        self.on_finite = torch.tensor([[1, 1, 1, 1, 0, 1], [0, 0, 0, 1, 0, 1]], **int32)
-        self.on_overflow = torch.tensor([[1, 1, 1, 1, 1, 1], [0, 0, 1, 0, 1, 0]], **int32)
+        # integers' = integers * factor + term for [good, left, skipped, applied, run, iterations,
+        # next iteration]; update_scale_ sees to the good steps.
+        self.on_finite = torch.tensor([[1, 1, 1, 1, 0, 1, 1], [0, 0, 0, 1, 0, 1, 1]], **int32)
+        self.on_overflow = torch.tensor([[1, 1, 1, 1, 1, 1, 1], [0, 0, 1, 0, 1, 0, 0]], **int32)
         self.chosen = torch.empty_like(self.on_finite)
         self.factors, self.terms = self.chosen[0], self.chosen[1]
         self.clean_update = torch.tensor([1, 0, 0, 1, 0], **int32)
@@ -69,6 +72,7 @@ class TorchState:
         self.host_scale_found = self.scale_found.numpy() if on_host else None
         self.host: ScaleState | None = None
         self.host_iterations = 0
+        self._next_is_stale = False
         self.steps = 0
         self._versions: tuple[int, ...] = ()
         self.notice_changes()
@@ -84,7 +88,10 @@ class TorchState:
 
     def read(self) -> ScaleState:
         """The host's mirror, read from the device."""
-        good, left, skipped, applied, run, self.host_iterations = self.integers.tolist()
+        good, left, skipped, applied, run, done, following = self.integers.tolist()
+        self.host_iterations = done
+        if following != done + 1:
+            self.next_iteration.fill_(done + 1)
         low, high = self.limits.tolist()
         if (low, high) != (self.config.min_scale, self.config.max_scale):
             start = min(max(self.settings.initial_scale, low), high)
@@ -107,7 +114,14 @@ class TorchState:
     def expect_update(self) -> None:
         """The inner optimizer has just counted one step: no change from outside."""
         self.host_iterations += 1
+        self._next_is_stale = True
         self._versions = tuple(p._version for p in self.parameters)
+
+    def ready_for_fused(self) -> None:
+        """Before a fused update: the general one counts iterations, but not the next."""
+        if self._next_is_stale:
+            self.next_iteration.copy_(self.iterations + 1)
+            self._next_is_stale = False
 
     @property
     def values(self) -> Values:
@@ -144,6 +158,16 @@ class TorchState:
             self.scale.fill_(after.scale)
         return after
 
+    def fused_update_seen(self) -> None:
+        """After a fused update on a CPU, where the host sees the flag: move on by the reference."""
+        finite = bool(self.host_scale_found[1] == 0)
+        if finite:
+            self.integers[ITERATIONS:].add_(1)
+            self.host_iterations += 1
+        else:
+            self.found.zero_()
+        self.host_update(finite, True)
+
     def device_update(self, advance: Any) -> None:
         """Move on by ``self.ok``, without the host knowing. Resets ``found``.
 
@@ -157,7 +181,7 @@ class TorchState:
             after = advance(self.values, self.ok, True)
             for target, value in zip(self.values, after, strict=True):
                 target.copy_(value)
-            self.iterations.add_(self.ok)
+            self.integers[ITERATIONS:].add_(self.ok)
             self.found.zero_()
             return
         if config.dynamic:

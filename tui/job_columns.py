@@ -80,7 +80,8 @@ def _loss(job: JobView, short: bool) -> Piece:
     if job.loss is None:
         return UNKNOWN, "muted"
     role: Role = _tone(job) if math.isfinite(job.loss) else "bad"
-    return number(job.loss, 3 if short else 4), role
+    text = number(job.loss, 3 if short else 4)
+    return (f"{job.loss:.1e}" if short and len(text) > 7 else text), role
 
 
 def _scale(job: JobView, short: bool) -> Piece:
@@ -192,7 +193,7 @@ def trouble_first(job: JobView) -> tuple[int, float, str]:
 # Rank 10 and above: shown where there is room to spare.
 COLUMNS: tuple[JobColumn, ...] = (
     JobColumn(Column("mark", "", 2, tight=True), _mark, lambda j: None),
-    JobColumn(Column("name", "job", 14, short=11, stretch=26), _name, lambda j: j.name.lower()),
+    JobColumn(Column("name", "job", 14, short=10, stretch=26), _name, lambda j: j.name.lower()),
     JobColumn(Column("state", "state", 8), _state, lambda j: j.verdict.state),
     JobColumn(Column("policy", "policy", 14, short=8, rank=2), _policy, lambda j: j.policy or ""),
     JobColumn(

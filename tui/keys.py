@@ -53,9 +53,11 @@ JOBS = (
     Key("p", "pin", "p", "pin", "Pin the job above all others, or let it go.", 4),
     Key("h", "hide", "h", "hide ended", "Leave out the jobs that are over, or show them again.", 6),
     Key("o", "group", "o", "", "Keep the jobs of a folder or host together."),
-    Key(
-        "a", "acknowledge", "a", "", "You have seen this job's NaN: stop saying that there was one."
-    ),
+    Key("", "", "⏎", "job", "All charts of the job, with zoom and cursor (or a double click).", 1),
+    Key("space", "mark", "space", "", "Mark the job for a comparison, or take the mark off."),
+    Key("c", "compare", "c", "compare", "The marked jobs, or the job and its float32 twin.", 4),
+    Key("e", "export", "e", "", "Write the table to a CSV file in the current folder."),
+    Key("a", "acknowledge", "a", "", "You have seen this job's NaN: stop saying there was one."),
     Key("d", "details", "d", "details", "Hide or show the charts and events of the job.", 5),
 )
 

@@ -75,7 +75,7 @@ def value_axis(
             middle = (top + bottom) / 2
             bottom, top = min(bottom, middle - 0.5), max(top, middle + 0.5)
         marks = _decades(bottom, top, count)
-        return Axis(kind, bottom, top, marks, tuple(label(10.0**t) for t in marks))
+        return Axis(kind, bottom, top, marks, tuple(_tidy([label(10.0**t)])[0] for t in marks))
     marks = _round_ticks(bottom, top, count)
     return Axis(kind, bottom, top, marks, _tidy([label(t) for t in marks]))
 

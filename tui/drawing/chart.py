@@ -64,7 +64,8 @@ def draw(chart: Chart, width: int, height: int, charset: Charset) -> list[Row]:
     """The chart in exactly ``height`` rows of ``width`` cells, each row as pieces of text."""
     rows: list[Row] = [padded([(chart.title, "strong"), (f"  {_note(chart)}", "text")], width)]
     plot_rows = height - 2 - (chart.x_label is not None)
-    span = chart.span or _span(chart.series)
+    drawn = any(len(s.x) for s in chart.series)
+    span = (chart.span or _span(chart.series)) if drawn else None
     if plot_rows < 1 or span is None:
         rows += [padded([(chart.empty, "muted")], width)]
         rows += [padded([], width) for _ in range(height - 2)]

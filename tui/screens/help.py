@@ -46,10 +46,12 @@ class HelpText(Lines):
 
 
 class HelpScreen(ModalScreen[None]):
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q,question_mark", "close", "Close")]
+    # The app's own keys would be answered by the app.
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("q,question_mark,ctrl+c", "close", "Close")]
 
     def __init__(self, screen_keys: Sequence[Key], keys: Sequence[Key]):
         super().__init__()
+        self._going = False
         self._text = HelpText(
             (
                 ("This screen", [(k.shown, k.text) for k in screen_keys if k.text]),
@@ -64,11 +66,15 @@ class HelpScreen(ModalScreen[None]):
         yield self._text
 
     def action_close(self) -> None:
-        self.dismiss()
+        # Two keys in quick succession: the second comes when the screen is already going. And a key
+        # may arrive under a screen that was pushed meanwhile, which is not ours to close.
+        if self.is_current and not self._going:
+            self._going = True
+            self.dismiss()
 
     def on_key(self, event: events.Key) -> None:
         event.stop()
-        self.dismiss()
+        self.action_close()
 
     def on_click(self) -> None:
-        self.dismiss()
+        self.action_close()

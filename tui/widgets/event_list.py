@@ -3,7 +3,7 @@
 import time
 from collections.abc import Sequence
 
-from keras_mp.telemetry.format import power_of_two, whole
+from keras_mp.telemetry.format import count, power_of_two, whole
 from keras_mp.telemetry.records import Overflow
 from tui.drawing.roles import Role, Row
 from tui.look import Look
@@ -33,13 +33,13 @@ class EventList(Lines):
             quiet = "no step was skipped" if job.scaled else "nothing to report"
             return [[("events  ", "muted"), (quiet, "faint")]]
         rows: list[Row] = []
+        left = len(happened) - height
         for number, (when, _, what) in enumerate(happened[:height]):
             head = "events  " if number == 0 else " " * 8
+            if left > 0 and number == height - 1 > 0:
+                head = f"+{count(left)}".ljust(8)
             clock = time.strftime("%H:%M:%S", time.localtime(when))
             rows.append([(head, "muted"), (f"{clock}  ", "muted"), *what])
-        left = len(happened) - height
-        if left > 0:
-            rows[-1].append((f"   … {left:,} more", "faint"))
         return rows
 
 

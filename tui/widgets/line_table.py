@@ -190,11 +190,17 @@ class LineTable(RoleStyles, ScrollView, can_focus=True):
         super().__init__(id=id)
         self.columns = tuple(columns)
         self.plan = lay_out(self.columns, 80)
+        self._planned = 0
         self.header: TableHeader | None = None
         self.keys: Sequence[str] = ()
         self.selected: str | None = None
         self._place_of: dict[str, int] = {}
         self._cells: Callable[[int, Layout], Sequence[Piece]] | None = None
+
+    @property
+    def width(self) -> int:
+        """Cells of a row: what a scroll bar leaves."""
+        return self.scrollable_content_region.width
 
     @property
     def cursor(self) -> int:
@@ -207,7 +213,7 @@ class LineTable(RoleStyles, ScrollView, can_focus=True):
         self.keys, self._cells = keys, cells
         self._place_of = {key: number for number, key in enumerate(keys)}
         if self.virtual_size.height != len(keys):
-            self.virtual_size = Size(self.size.width, len(keys))
+            self.virtual_size = Size(self.width, len(keys))
         if keys and self.selected not in self._place_of:
             self._select(keys[min(max(before, 0), len(keys) - 1)])
         elif not keys and self.selected is not None:
@@ -223,6 +229,8 @@ class LineTable(RoleStyles, ScrollView, can_focus=True):
         """Format the rows in view, and repaint the ones that came out different."""
         if not self.is_mounted:
             return
+        if self._planned != self.width:
+            self._make_plan()
         top = round(self.scroll_y)
         fresh: dict[int, tuple[Row, bool, Strip]] = {}
         for y in range(top, min(top + self.size.height, len(self.keys))):
@@ -243,12 +251,12 @@ class LineTable(RoleStyles, ScrollView, can_focus=True):
     def _row(self, y: int) -> Row:
         if self._cells is None:
             return []
-        return padded(self.plan.row(self._cells(y, self.plan)), self.size.width)
+        return padded(self.plan.row(self._cells(y, self.plan)), self.width)
 
     def render_line(self, y: int) -> Strip:
         at = y + round(self.scroll_y)
         if at >= len(self.keys):
-            return Strip.blank(self.size.width, self.rich_style)
+            return Strip.blank(self.width, self.rich_style)
         if at not in self._cache:
             row, current = self._row(at), self.keys[at] == self.selected
             self._cache[at] = self._entry(row, current)
@@ -260,11 +268,16 @@ class LineTable(RoleStyles, ScrollView, can_focus=True):
         super().notify_style_update()
 
     def on_resize(self) -> None:
-        self.plan = lay_out(self.columns, self.size.width)
-        self.virtual_size = Size(self.size.width, len(self.keys))
-        self._cache = {}
+        self._make_plan()
         self._keep_in_view()
         self.redraw()
+
+    def _make_plan(self) -> None:
+        """Lay the columns out; also when a scroll bar has come or gone."""
+        self._planned = self.width
+        self.plan = lay_out(self.columns, self.width)
+        self.virtual_size = Size(self.width, len(self.keys))
+        self._cache = {}
         if self.header is not None:
             self.header.redraw()
 

@@ -33,16 +33,16 @@ def some(runs):
         ("SAW", {"sawtooth"}),
         ("mixed", {"exhausted", "sawtooth", "thrashing"}),
         ("policy:^float", {"float32"}),
-        ("state:done|running", {"float32", "exhausted", "sawtooth", "thrashing"}),
-        ("mixed -state:running", {"sawtooth"}),
+        ("state:done|running|slow", {"float32", "exhausted", "sawtooth", "thrashing"}),
+        ("mixed -state:running|slow", {"sawtooth"}),
         ("job:t", {"float32", "exhausted", "sawtooth", "thrashing"}),
         ("nothing-like-it", set()),
         ("[", set()),
-        ("scale:2⁻", {"exhausted"}),
+        ("scale:2⁻³", {"exhausted"}),
     ],
 )
 def test_the_filter_matches_words_columns_and_regular_expressions(some, words, expected):
-    jobs = some.app().reader.look(None).jobs
+    jobs = some.app(since="thrashing").reader.look(None).jobs
     assert {job.name for job in jobs if parse(words)(job)} == expected
 
 
@@ -125,17 +125,17 @@ async def test_a_nan_stays_until_it_is_acknowledged(runs, tmp_path):
     async with app.run_test(size=SIZE) as pilot:
         await open_on(app, pilot)
         verdict = app.screen.query_one("#verdict")
-        assert "not finite at step 140" in verdict.text()[0]
+        assert "the loss was not finite at step" in verdict.text()[0]
         assert row_of(app, "nan-batches").startswith("▸·")
         await pilot.press("a")
         app.look_now()
         await pilot.pause()
         assert "not finite" not in verdict.text()[0]
-        assert row_of(app, "nan-batches").startswith("▸ ")
+        assert "the loss was not finite" not in "\n".join(verdict.text())
     again = runs.app(settings=file)
     async with again.run_test(size=SIZE) as pilot:
         await open_on(again, pilot)
-        assert row_of(again, "nan-batches").startswith("▸ "), "remembered"
+        assert "the loss was not finite" not in "\n".join(again.screen.query_one("#verdict").text())
 
 
 async def test_a_nan_that_lasts_cannot_be_waved_away(runs):
@@ -155,6 +155,7 @@ async def test_choices_are_remembered(some, tmp_path):
         await open_on(app, pilot)
         await pilot.press("s", "r", "h", "o", "d", "p", "T")
         await pilot.pause()
+        arranged = app.screen.arrangement
     kept = json.loads(file.read_text())
     assert kept["sort"] == "name"
     assert kept["reverse"] is True
@@ -167,7 +168,7 @@ async def test_choices_are_remembered(some, tmp_path):
     async with again.run_test(size=SIZE) as pilot:
         await open_on(again, pilot)
         assert again.theme == "keras-mp-light"
-        assert again.screen.arrangement == app.screen_stack[0].arrangement
+        assert again.screen.arrangement == arranged
         assert not again.screen.query_one("#charts").display
 
 

@@ -64,7 +64,9 @@ def _row(values: np.ndarray, step: int) -> StepRow:
     nonfinite: tuple[int, ...] = ()
     if norms.size:
         if finite:
-            grad_norm = math.sqrt(float(np.sum(norms**2))) / float(values[SCALE])
+            total = math.sqrt(float(np.sum(norms**2))) / float(values[SCALE])
+            # NaN in a finite step: not measured (replicas see only their own gradients).
+            grad_norm = None if math.isnan(total) else total
         else:
             nonfinite = tuple(int(i) for i in np.flatnonzero(~np.isfinite(norms)))
     return StepRow(

@@ -87,7 +87,8 @@ def inspect_graph(loss: Any, variables: Sequence[Any]) -> tuple[bool | None, dic
                 queue.append((tensor.op, distance + 1))
     if hidden and not half:
         half = _functions_compute_in_half(loss.graph)
-    return half, distances
+    # A loss that no variable has a part in is none that is trained on.
+    return (half if half or distances else None), distances
 
 
 def captured(graph: Any, variables: Sequence[Any]) -> dict[int, Any]:

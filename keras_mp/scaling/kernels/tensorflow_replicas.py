@@ -50,7 +50,7 @@ def check_context(inner: Any) -> None:
 
 def merges() -> bool:
     """Whether replicas run as threads that must meet to update a variable."""
-    return not tf.__internal__.distribute.interim.strategy_supports_no_merge_call()
+    return not tf.__internal__.distribute.strategy_supports_no_merge_call()
 
 
 def agreed(flags: Any, loss: Any) -> tuple[Any, Any]:

@@ -68,7 +68,7 @@ class HelpScreen(ModalScreen[None]):
     def action_close(self) -> None:
         # Two keys in quick succession: the second comes when the screen is already going. And a key
         # may arrive under a screen that was pushed meanwhile, which is not ours to close.
-        if self.is_current and not self._going:
+        if self.is_active and not self._going:
             self._going = True
             self.dismiss()
 

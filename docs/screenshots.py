@@ -81,7 +81,7 @@ def portable(svg: str) -> str:
         return out
 
     svg = re.sub(r"@font-face\s*\{[^}]*\}", "", svg)
-    svg = svg.replace("Fira Code", "DejaVu Sans Mono").replace("monospace;", "monospace;")
+    svg = svg.replace("Fira Code", "DejaVu Sans Mono")
     # A dot is a stroke of no length with round ends, in the colour of the text it was.
     svg = re.sub(r"(\.[\w-]+-r\d+) \{ fill: (#[0-9a-f]+)", r"\1 { fill: \2;stroke: none", svg)
     svg = TEXT.sub(draw, svg)
@@ -93,11 +93,12 @@ def portable(svg: str) -> str:
     return svg.replace("</style>", f"{strokes}</style>", 1)
 
 
-async def picture(name: str, size: tuple[int, int], theme: str, keys: tuple[str, ...] = ()) -> None:
+async def picture(name: str, job: str, theme: str, *keys: str) -> None:
+    """One picture, 120 x 40: the jobs with ``job`` selected, then ``keys``."""
     now = moment()
     with tempfile.TemporaryDirectory() as folder:
-        for job in JOBS:
-            cut(RECORDED / job, Path(folder) / "runs" / job, now)
+        for each in JOBS:
+            cut(RECORDED / each, Path(folder) / "runs" / each, now)
         before = Path.cwd()
         os.chdir(folder)
         try:
@@ -105,9 +106,10 @@ async def picture(name: str, size: tuple[int, int], theme: str, keys: tuple[str,
                 ["runs"], clock=SetClock(now), alive=lambda *_: True, live=False, charset="braille"
             )
             app.theme = theme
-            async with app.run_test(size=size) as pilot:
+            async with app.run_test(size=(120, 40)) as pilot:
                 app.look_now()
                 await pilot.pause()
+                app.screen.select(f"runs\0{job}")
                 await pilot.press(*keys)
                 await pilot.pause()
                 svg = app.export_screenshot(title="keras-mp monitor runs")
@@ -120,8 +122,11 @@ async def picture(name: str, size: tuple[int, int], theme: str, keys: tuple[str,
 async def main() -> None:
     os.environ["TZ"] = "UTC"
     time.tzset()
-    dark = themes.DARK.name
-    await picture("dashboard", (120, 40), dark, ("down", "down", "down", "down"))
+    dark, light = themes.DARK.name, themes.LIGHT.name
+    await picture("dashboard", "sawtooth", dark)
+    await picture("dashboard-light", "thrashing", light)
+    await picture("dashboard-job", "sawtooth", dark, "enter", "shift+left", "shift+left")
+    await picture("dashboard-compare", "float16-scaled", dark, "c")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """The charts of one job: which numbers, under which title."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -52,13 +53,15 @@ def rate(job: JobView, look: Look, window: Window) -> Chart:
 
 
 def step_time(job: JobView, look: Look, window: Window) -> Chart:
-    """Median of single steps, and their 95th percentile."""
+    """Median of single steps, over their 95th percentile."""
     p50, p95 = job.points["step_time_p50"], job.points["step_time_p95"]
     now = ""
     if len(p50) and not np.isnan(p50[-1]):
         now = f"{duration(float(p50[-1]))} · p95 {duration(float(p95[-1]))}"
     columns = ("step_time_p50", "step_time_p95")
-    return _chart(job, look, window, "step time", now, duration, job.points, *columns)
+    chart = _chart(job, look, window, "step time", now, duration, job.points, *columns)
+    median, slow = chart.series
+    return replace(chart, series=[replace(slow, role="faint"), replace(median, role="line")])
 
 
 def memory(job: JobView, look: Look, window: Window) -> Chart:
@@ -67,7 +70,13 @@ def memory(job: JobView, look: Look, window: Window) -> Chart:
         if not np.isnan(job.memories[device]).all():
             column, title = device, "device memory, peak" if "peak" in device else "device memory"
             break
-    return _chart(job, look, window, title, size(job.memory_bytes), size, job.memories, column)
+    now = size(job.memory_bytes)
+    return _chart(job, look, window, title, now, _fine_size, job.memories, column)
+
+
+def _fine_size(value: float) -> str:
+    """Bytes for an axis, on which a job's memory moves by less than the tenth of a GB."""
+    return f"{value / 1e9:.3f} GB" if value >= 1e9 else size(value)
 
 
 def grad_norm(job: JobView, look: Look, window: Window) -> Chart:
@@ -100,9 +109,12 @@ def overlay(
     title: str,
     column: str,
     label: Callable[[float], str],
+    noisy: bool = False,
 ) -> Chart:
     """One column of several jobs, a line each, from their starts."""
     series = [_known(positions(job, job.points, window), job.points[column]) for job in jobs]
+    if noisy:
+        series = [replace(s, noisy=True) for s in series]
     return _overlay(look, window, title, series, label)
 
 
@@ -112,7 +124,7 @@ def overlay_memory(jobs: Sequence[JobView], look: Look, window: Window) -> Chart
     if jobs and all(not np.isnan(job.memories["device_peak"]).all() for job in jobs):
         column, title = "device_peak", "device memory, peak"
     series = [_known(positions(job, job.memories, window), job.memories[column]) for job in jobs]
-    return _overlay(look, window, title, series, size)
+    return _overlay(look, window, title, series, _fine_size)
 
 
 def _known(x: Floats, y: Floats) -> Series:

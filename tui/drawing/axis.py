@@ -77,24 +77,31 @@ def value_axis(
         marks = _decades(bottom, top, count)
         return Axis(kind, bottom, top, marks, tuple(_tidy([label(10.0**t)])[0] for t in marks))
     marks = _round_ticks(bottom, top, count)
-    return Axis(kind, bottom, top, marks, _tidy([label(t) for t in marks]))
+    labels = _tidy([label(t) for t in marks])
+    # Where the formatter rounds two ticks to one text, the text stands at the first of them.
+    kept = [n for n in range(len(marks)) if n == 0 or labels[n] != labels[n - 1]]
+    marks, labels = tuple(marks[n] for n in kept), tuple(labels[n] for n in kept)
+    return Axis(kind, bottom, top, marks, labels)
 
 
 _DECIMAL = re.compile(r"^(-?\d+)(?:\.(\d+))?(\D*)$")
 
 
 def _tidy(labels: list[str]) -> tuple[str, ...]:
-    """The zeros that no label needs are left out of all: 2.200 and 1.800 become 2.2 and 1.8."""
+    """The zeros that no label of a unit needs are left out: 2.200 and 1.800 become 2.2 and 1.8."""
     parts = [_DECIMAL.match(label) for label in labels]
-    if not all(parts):
-        return tuple(labels)
-    places = max((len((p[2] or "").rstrip("0")) for p in parts if p), default=0)
+    places: dict[str, int] = {}
+    for part in parts:
+        if part is not None:
+            needed = len((part[2] or "").rstrip("0"))
+            places[part[3]] = max(places.get(part[3], 0), needed)
     out = []
     for part, label in zip(parts, labels, strict=True):
         if part is None:
             out.append(label)
             continue
-        decimals = (part[2] or "").ljust(places, "0")[:places]
+        count = places[part[3]]
+        decimals = (part[2] or "").ljust(count, "0")[:count]
         out.append(part[1] + (f".{decimals}" if decimals else "") + part[3])
     return tuple(out)
 

@@ -24,12 +24,14 @@ class Series:
     Attributes:
         hold: The value stays until it is set again.
         noisy: The points are drawn quietly, and their trend over them.
+        role: How the line looks; None takes the next of the four line colours.
     """
 
     x: Floats
     y: Floats
     hold: bool = False
     noisy: bool = False
+    role: Role | None = None
 
 
 @dataclass(frozen=True)
@@ -164,14 +166,17 @@ def _plot(
         everything[dots] = True
         owner[over] = len(roles)
 
+    trends: list[tuple[Columns, Role]] = []
     for number, s in enumerate(chart.series):
-        role = LINES[number % len(LINES)]
+        role = s.role or LINES[number % len(LINES)]
         reduced = minmax(s.x, s.y, *span, columns=shape[1])
         bad |= reduced.bad.reshape(columns, charset.across).any(axis=1)
         crowded = s.noisy and len(s.x) > shape[1] // 2
         lay(reduced, s.hold, "faint" if crowded else role)
         if crowded:
-            lay(trend(reduced), False, role, alone=True)
+            trends.append((trend(reduced), role))
+    for part, role in trends:  # over all points
+        lay(part, False, role, alone=True)
     text = raster.encode(everything, charset)
     if chart.cursor is not None and span[0] <= chart.cursor <= span[1]:
         at = min(int((chart.cursor - span[0]) / (span[1] - span[0]) * columns), columns - 1)

@@ -4,6 +4,7 @@ import textwrap
 from collections.abc import Sequence
 from typing import ClassVar
 
+from rich.cells import cell_len
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Grid
@@ -43,7 +44,9 @@ class Legend(Lines):
 
     def rows(self, width: int, height: int) -> Sequence[Row]:
         say = self._look.say
-        name_width = max(12, width - 4 - sum(w + 1 for _, w in _COLUMNS) - 9)
+        longest = max((cell_len(say(job.name)) for job in self._jobs), default=0)
+        room = width - 4 - sum(w + 1 for _, w in _COLUMNS) - 9
+        name_width = max(12, min(longest + 2, room))
         rows: list[Row] = []
         for job, role in zip(self._jobs, LINES, strict=False):
             row: Row = [("── ", role), (fit(say(job.name), name_width), "strong")]
@@ -91,7 +94,6 @@ class CompareScreen(ShownScreen):
         return [known[key] for key in self.keys if key in known]
 
     def on_mount(self) -> None:
-        self.query_one("#legend").styles.height = len(self.keys) + 3
         self.show()
 
     def on_resize(self) -> None:
@@ -104,6 +106,8 @@ class CompareScreen(ShownScreen):
         self.tick()
         jobs, look = self.jobs, self.monitor.look
         self._legend.show(jobs, look)
+        needed = len(self._legend.rows(max(self.size.width - 2, 1), 0))
+        self._legend.styles.height = min(max(needed, 1), self.size.height // 3)
         for view, chart in zip(self._views, self._charts(jobs, look), strict=True):
             view.show(chart, look.charset)
 
@@ -112,7 +116,7 @@ class CompareScreen(ShownScreen):
         return [
             charts.overlay(jobs, look, step, "loss by step", "loss", number),
             charts.overlay(jobs, look, time, "loss by time", "loss", number),
-            charts.overlay(jobs, look, step, "samples/s", "samples_per_second", count),
+            charts.overlay(jobs, look, step, "samples/s", "samples_per_second", count, noisy=True),
             charts.overlay_memory(jobs, look, step),
         ]
 

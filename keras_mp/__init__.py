@@ -5,17 +5,20 @@ backend: the dashboard and the readers of journals start in a fraction of a seco
 """
 
 import importlib
+import sys
 from typing import TYPE_CHECKING, Any
 
 from keras_mp._version import __version__
 
 if TYPE_CHECKING:
+    from keras_mp.policies.plan import PrecisionPlan, plan
     from keras_mp.policies.policy import (
         EmulatedPrecisionWarning,
         policy_scope,
         recommend,
         set_policy,
     )
+    from keras_mp.policies.saving import load_model, save_model
     from keras_mp.policies.tf32 import allow_tf32
     from keras_mp.scaling.jax_training import GuardedTrainStep
     from keras_mp.scaling.optimizer import LossScaleOptimizer
@@ -29,11 +32,15 @@ _PUBLIC = {
     "GuardedTrainStep": "keras_mp.scaling.jax_training",
     "LossScaleOptimizer": "keras_mp.scaling.optimizer",
     "Monitor": "keras_mp.telemetry.monitor",
+    "PrecisionPlan": "keras_mp.policies.plan",
     "Run": "keras_mp.telemetry.run",
     "ScaleConfig": "keras_mp.scaling.state",
     "allow_tf32": "keras_mp.policies.tf32",
+    "load_model": "keras_mp.policies.saving",
+    "plan": "keras_mp.policies.plan",
     "policy_scope": "keras_mp.policies.policy",
     "recommend": "keras_mp.policies.policy",
+    "save_model": "keras_mp.policies.saving",
     "set_policy": "keras_mp.policies.policy",
 }
 
@@ -42,12 +49,16 @@ __all__ = [
     "GuardedTrainStep",
     "LossScaleOptimizer",
     "Monitor",
+    "PrecisionPlan",
     "Run",
     "ScaleConfig",
     "__version__",
     "allow_tf32",
+    "load_model",
+    "plan",
     "policy_scope",
     "recommend",
+    "save_model",
     "set_policy",
 ]
 
@@ -68,3 +79,12 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted(__all__)
+
+
+# The modules of the classes that Keras looks up when it reads a model's file, which may be before
+# any name above is used. Where Keras is loaded already they cost nothing more.
+_SERIALIZABLE = ("keras_mp.scaling.optimizer",)
+
+if "keras" in sys.modules:
+    for _module in _SERIALIZABLE:
+        importlib.import_module(_module)

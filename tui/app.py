@@ -110,6 +110,8 @@ class MonitorApp(App[None]):
     def on_unmount(self) -> None:
         if self._feed is not None:
             self._feed.stop()
+        else:
+            self.reader.close()
 
     def _post(self, snapshot: Snapshot) -> None:
         self.post_message(Looked(snapshot))

@@ -27,6 +27,7 @@ class Feed:
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join(timeout=2.0)
+        self._reader.close()
 
     def _run(self) -> None:
         while not self._stop.is_set():

@@ -57,6 +57,8 @@ class JobColumn:
 
 def _state(job: JobView, short: bool) -> Piece:
     state = job.verdict.state
+    if job.away and state not in ENDED:
+        return f"{state}?", "muted"
     return state, _STATE_ROLE.get(state, _tone(job))
 
 

@@ -8,8 +8,8 @@ import numpy as np
 from keras_mp.telemetry.health import Alive, verdict
 from keras_mp.telemetry.jobs import Job
 from keras_mp.telemetry.process import is_alive
-from keras_mp.telemetry.runs import RunsFolder
 from tui.clock import Clock, WallClock
+from tui.remote import RemoteRuns, open_places
 from tui.snapshot import JobView, Snapshot, Table, view
 
 # A job that says nothing new is judged again after this long: only its silence can have changed.
@@ -28,7 +28,7 @@ class Reader:
     """The journals under some folders, as snapshots.
 
     Args:
-        paths: Folders of runs, or single runs.
+        paths: Folders of runs, single runs, or ``host:folder``.
         clock: What time it is. alive: Whether a process lives (``keras_mp.telemetry.process``).
 
     Attributes:
@@ -38,7 +38,7 @@ class Reader:
     """
 
     def __init__(self, paths: Sequence[str], clock: Clock | None = None, alive: Alive = is_alive):
-        self._folders = {path: RunsFolder(path) for path in dict.fromkeys(paths)}
+        self._folders = open_places(paths)
         self._clock, self._alive = clock or WallClock(), alive
         self._known: dict[str, _Known] = {}
         self.behind = False
@@ -52,17 +52,27 @@ class Reader:
             folder.poll(seconds)
             if folder.error:
                 errors.append(folder.error)
+            # What a host that is away did since cannot be judged: its jobs stay as they were.
+            heard = folder.last_heard if isinstance(folder, RemoteRuns) and folder.away else None
             for job in folder.jobs:
                 key = f"{path}\0{job.run_id}"
-                jobs[key] = self._view(key, path, job)
+                jobs[key] = self._view(key, path, job, heard)
         self._known = {key: known for key, known in self._known.items() if key in jobs}
         self.behind = any(folder.loading for folder in self._folders.values())
         now = self._clock.now()
         return Snapshot(time=now, jobs=tuple(jobs.values()), errors=errors, behind=self.behind)
 
-    def _view(self, key: str, path: str, job: Job) -> JobView:
-        now, known = self._clock.now(), self._known.get(key)
+    def close(self) -> None:
+        """End what runs for hosts elsewhere."""
+        for folder in self._folders.values():
+            if isinstance(folder, RemoteRuns):
+                folder.close()
+
+    def _view(self, key: str, path: str, job: Job, heard: float | None = None) -> JobView:
+        known, away = self._known.get(key), heard is not None
+        now = self._clock.now() if heard is None else heard
         same = known is not None and known.job is job and known.version == job.version
+        same = same and known is not None and known.shown.away == away
         if same and known is not None:
             seen = self.acknowledged.get(key)
             settled = job.end is not None or now - known.judged < JUDGE_SECONDS
@@ -73,7 +83,7 @@ class Reader:
             known.judged = now
             return known.shown
         skips = _skips(job, known)
-        shown = view(job, key, path, judged, skips)
+        shown = view(job, key, path, judged, skips, away)
         self._known[key] = _Known(job, job.version, now, shown, skips)
         return shown
 

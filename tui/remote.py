@@ -81,6 +81,7 @@ class RemoteRuns:
         self._connected = False
         self._retry_at = 0.0
         self._stop = threading.Event()
+        self._caught_up = threading.Event()
         self._child: subprocess.Popen[bytes] | None = None
         self._thread = threading.Thread(target=self._run, name=f"relay {host}", daemon=True)
         self._thread.start()
@@ -90,6 +91,10 @@ class RemoteRuns:
     @property
     def jobs(self) -> list[Job]:
         return self._folder.jobs
+
+    @property
+    def where(self) -> str:
+        return f"{self.host}:{self.path}"
 
     @property
     def loading(self) -> bool:
@@ -103,7 +108,7 @@ class RemoteRuns:
 
     @property
     def error(self) -> str | None:
-        where = f"{self.host}:{self.path}"
+        where = self.where
         if not self.away:
             return f"{self.host}: {self._said}" if self._said else None
         if self._trouble == "connecting":
@@ -113,6 +118,14 @@ class RemoteRuns:
         wait = max(0, round(self._retry_at - time.monotonic()))
         again = f"next try in {wait} s" if wait else "trying again"
         return f"{where} is unreachable: {self._trouble}; {again}"
+
+    def settle(self, seconds: float) -> None:
+        """Wait until the host has sent what it has, or for ``seconds``; then read it all."""
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline and not self._caught_up.wait(0.1):
+            if self._trouble not in (None, "connecting") and not self._connected:
+                break
+        self._folder.poll(None)
 
     def poll(self, seconds: float | None = 0.2) -> list[Job]:
         return self._folder.poll(seconds)
@@ -204,8 +217,10 @@ class RemoteRuns:
                 self._take(head, pipe)
             elif "error" in head:
                 self._said = str(head["error"])[:500]
-            else:
-                self._said = None if not head else self._said
+                self._caught_up.set()
+            else:  # a sign of life: nothing is waiting to be sent
+                self._said = None
+                self._caught_up.set()
 
     def _take(self, head: dict[str, Any], pipe: IO[bytes]) -> None:
         name, offset, size = head.get("file"), head.get("offset"), head.get("size")

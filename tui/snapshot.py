@@ -45,6 +45,7 @@ class JobView:
 
     Attributes:
         key: Tells jobs of different folders and hosts apart. place: The folder or host, as given.
+        away: Its host does not answer; everything here is the last that is known.
         verdict: The one judgement of it (``health.verdict``), at the snapshot's time.
         points, scales, memories: ``Job.series``, ``.scales``, ``.memories``.
         skips: Step and time of each skipped step. overflows: The latest of them, with their layer.
@@ -56,6 +57,7 @@ class JobView:
     name: str
     folder: str
     verdict: Verdict
+    away: bool = False
     meta: Meta | None = None
     policy: str | None = None
     scaled: bool = False
@@ -100,7 +102,9 @@ _SAME_NAME = (
 )
 
 
-def view(job: Job, key: str, place: str, verdict: Verdict, skips: Table) -> JobView:
+def view(
+    job: Job, key: str, place: str, verdict: Verdict, skips: Table, away: bool = False
+) -> JobView:
     """The job as it is now."""
     values: dict[str, Any] = {name: getattr(job, name) for name in _SAME_NAME}
     return JobView(
@@ -108,6 +112,7 @@ def view(job: Job, key: str, place: str, verdict: Verdict, skips: Table) -> JobV
         place=place,
         folder=str(job.folder),
         verdict=verdict,
+        away=away,
         good_steps=job.latest.good_steps if job.latest else None,
         points=_table(job.series),
         scales=_table(job.scales),

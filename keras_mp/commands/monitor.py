@@ -2,17 +2,27 @@
 
 import argparse
 import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from keras_mp.telemetry.report import Report
 
 HELP = "watch the jobs under a folder, live in the terminal or once as a table or JSON"
 
 # A journal of gigabytes is shown from its end after this long, its history left out.
 READ_SECONDS = 1.5
-EXIT_WRONG_USE = 2
+# How long --once waits for a host to send what it has.
+REMOTE_SECONDS = 15.0
+EXIT_WRONG_USE, EXIT_NOTHING = 2, 3
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "runs", nargs="?", default="runs", metavar="RUNS", help="folder of runs (default: runs)"
+        "runs",
+        nargs="*",
+        default=["runs"],
+        metavar="RUNS",
+        help="folders of runs, here or as host:folder over ssh (default: runs)",
     )
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--once", action="store_true", help="print the table once and exit")
@@ -41,21 +51,43 @@ def _positive(text: str) -> float:
 
 
 def _once(args: argparse.Namespace) -> int:
+    from keras_mp.telemetry import report
+
+    reports = [_look(place) for place in args.runs]
+    if args.json:
+        texts = [report.as_json(result) for result in reports]
+        print(texts[0] if len(texts) == 1 else "[" + ",\n".join(texts) + "]")
+    else:
+        for result in reports:
+            if result.error:
+                print(f"keras-mp monitor: {result.error}", file=sys.stderr)
+            else:
+                if len(reports) > 1:
+                    print(f"{result.runs}:")
+                print(report.for_encoding(report.as_table(result), sys.stdout.encoding))
+    found = [result.exit_status for result in reports if not result.error]
+    return max(found, default=EXIT_NOTHING)
+
+
+def _look(place: str) -> "Report":
     import time
+    from dataclasses import replace
 
     from keras_mp.telemetry import report
     from keras_mp.telemetry.runs import RunsFolder
+    from tui import remote
 
-    folder = RunsFolder(args.runs)
-    folder.poll(seconds=READ_SECONDS)
-    result = report.look(folder, time.time())
-    if args.json:
-        print(report.as_json(result))
-    elif result.error:
-        print(f"keras-mp monitor: {result.error}", file=sys.stderr)
-    else:
-        print(report.for_encoding(report.as_table(result), sys.stdout.encoding))
-    return result.exit_status
+    where = remote.parse(place)
+    if where is None:
+        folder = RunsFolder(place)
+        folder.poll(seconds=READ_SECONDS)
+        return report.look(folder, time.time())
+    far = remote.RemoteRuns(*where)
+    try:
+        far.settle(REMOTE_SECONDS)
+        return replace(report.look(far, time.time()), runs=far.where)
+    finally:
+        far.close()
 
 
 def _dashboard(args: argparse.Namespace) -> int:
@@ -75,6 +107,7 @@ def _dashboard(args: argparse.Namespace) -> int:
         )
         return EXIT_WRONG_USE
     from tui.app import MonitorApp
+    from tui.settings import default_path
 
-    MonitorApp([args.runs], fps=args.fps).run()
+    MonitorApp(args.runs, fps=args.fps, settings=default_path()).run()
     return 0

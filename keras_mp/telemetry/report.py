@@ -2,13 +2,12 @@
 
 import json
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from keras_mp.telemetry import format as fmt
 from keras_mp.telemetry.health import EXIT_NOTHING, Verdict, exit_status, verdict
 from keras_mp.telemetry.jobs import Job
 from keras_mp.telemetry.records import encode, plain
-from keras_mp.telemetry.runs import RunsFolder
 
 MAX_NAME = 40
 LAST_OVERFLOWS = 10
@@ -33,7 +32,20 @@ class Report:
         return EXIT_NOTHING if self.error else exit_status(v for _, v in self.jobs)
 
 
-def look(folder: RunsFolder, now: float) -> Report:
+class Runs(Protocol):
+    """A RunsFolder, or what looks like one (runs of another machine)."""
+
+    @property
+    def path(self) -> Any: ...
+
+    @property
+    def error(self) -> str | None: ...
+
+    @property
+    def jobs(self) -> list[Job]: ...
+
+
+def look(folder: Runs, now: float) -> Report:
     """Judge all jobs of ``folder`` (which has been polled) at ``now``."""
     judged = [(job, verdict(job, now)) for job in folder.jobs]
     judged.sort(key=lambda pair: _SEVERITIES.index(pair[1].severity))

@@ -31,7 +31,6 @@ from keras_mp.scaling.kernels.jax_ops import (
 )
 from keras_mp.scaling.ring import COLUMNS
 from keras_mp.scaling.state import ScaleConfig
-from keras_mp.scaling.told import LONG_RUN
 
 
 class JaxKernel(Kernel):
@@ -63,26 +62,39 @@ class JaxKernel(Kernel):
             self.ring = self._variable("ring", np.zeros((rows, columns), np.float32))
 
     def read_ring(self) -> Any:
-        return None if self.ring is None else np.asarray(self.ring.value)
+        if self.ring is None:
+            return None
+        self.look()
+        return np.asarray(self.ring.value)
 
     def overflow_counts(self) -> np.ndarray:
         self.look()
         return self.overflows
 
     def look(self) -> None:
-        if self.counts is None:
-            return
         try:
-            counts = np.asarray(self.counts.value, np.int64)
+            values = [v.value for v in (*self.state.variables, *self.carried)]
         except TypeError:
             # Keras takes the values out of variables during a fit; one that failed left them out.
             return
-        self.overflows = counts[: LAST + 1]
-        last = counts[LAST].max(initial=0)
-        if last:
-            nonfinite = np.flatnonzero(counts[LAST] == last)
-            seen = int(counts[LOSS_FINITE, nonfinite[0]])
-            self.last_overflow = overflowed(last, nonfinite, None if seen < 0 else bool(seen))
+        self._look_at(Values(*values[:OWN]), values[OWN:])
+
+    def look_at(self, optimizer_values: list[Any]) -> None:
+        """``look`` at the values that a compiled step returned. Waits for the step."""
+        start = OWN + len(self.inner.variables)
+        carried = optimizer_values[start : start + len(self.carried)]
+        self._look_at(Values(*optimizer_values[:OWN]), carried)
+
+    def _look_at(self, own: Values, carried: list[Any]) -> None:
+        if self.counts is not None:
+            counts = np.asarray(carried[0], np.int64)
+            self.overflows = counts[: LAST + 1]
+            last = counts[LAST].max(initial=0)
+            if last:
+                nonfinite = np.flatnonzero(counts[LAST] == last)
+                seen = int(counts[LOSS_FINITE, nonfinite[0]])
+                self.last_overflow = overflowed(last, nonfinite, None if seen < 0 else bool(seen))
+        self._tell(own.scale, own.limits, own.counters)
 
     def bind(self, binding: Any, protected: list[Any]) -> None:
         from keras_mp.scaling.jax_training import GuardedTrainStep
@@ -134,7 +146,8 @@ class JaxKernel(Kernel):
         )
         for variable, value in zip(own, [*after, *carried], strict=True):
             variable.assign(value)
-        self._look(finite, before, after, flags)
+        if not finite:
+            self._tell(before.scale, before.limits, after.counters, flags)
 
     def _apply_traced(self, grads: list[Any], variables: list[Any]) -> None:
         """``apply`` in a jit of the user's: the stateless step, assigned to the scope around it."""
@@ -177,9 +190,9 @@ class JaxKernel(Kernel):
 
         trainable, inner = choose(finite, step, skip)
         if traced:
-            self._look_from_the_device(before, after, flags)
-        else:
-            self._look(bool(finite), before, after, flags)
+            self._call_from_the_device(before, after, flags)
+        elif not finite:
+            self._tell(before.scale, before.limits, after.counters, flags)
         return trainable, [*after, *inner, *carried]
 
     def _check(self, grads: list[Any], variables: list[Any], scale: Any) -> tuple[Any, Any, Any]:
@@ -201,34 +214,32 @@ class JaxKernel(Kernel):
 
     # What is said aloud.
 
-    def _look(self, finite: bool, before: Values, after: Values, flags: Any) -> None:
-        if not finite:
-            self._tell(before.scale, before.limits, after.counters, flags)
+    def _call_from_the_device(self, before: Values, after: Values, flags: Any) -> None:
+        """End the run from within a compiled step, where the user asked for that.
 
-    def _look_from_the_device(self, before: Values, after: Values, flags: Any) -> None:
-        """Call the host from a compiled step, but only in one that the teller has a word for."""
+        Only there: a step that may call the host costs milliseconds more, called or not. Words can
+        wait for the next look.
+        """
         config = self.config
-        if config.on_exhausted == "continue":
+        if config.on_exhausted != "raise":
             return
-        run = after.counters[CONSECUTIVE_SKIPS]
         at_floor = True if not config.dynamic else before.scale <= before.limits[0]
-        lost = jnp.logical_and(at_floor, run >= config.exhausted_after)
-        arguments = before.scale, before.limits, after.counters, flags
-        jax.lax.cond(
-            jnp.logical_or(lost, run == LONG_RUN),
-            lambda: jax.debug.callback(self._tell, *arguments),
-            lambda: None,
+        lost = jnp.logical_and(
+            at_floor, after.counters[CONSECUTIVE_SKIPS] >= config.exhausted_after
         )
+        arguments = before.scale, before.limits, after.counters, flags
+        jax.lax.cond(lost, lambda: jax.debug.callback(self._tell, *arguments), lambda: None)
 
-    def _tell(self, scale: Any, limits: Any, counters: Any, flags: Any) -> None:
+    def _tell(self, scale: Any, limits: Any, counters: Any, flags: Any = None) -> None:
+        """Let the teller see a state. ``flags``, if given, are of its step, a skipped one."""
         counters = np.asarray(counters)
         run = int(counters[CONSECUTIVE_SKIPS])
         step = int(counters[SKIPPED]) + int(counters[APPLIED])
+        if flags is not None:
+            self.last_overflow = overflowed(step, np.flatnonzero(~np.asarray(flags)), None)
         if step - run != self.run_told:
             self.run_told = step - run
             self.teller.check(float(scale), 0)  # a clean step came between
-        nonfinite = np.flatnonzero(~np.asarray(flags))
-        self.last_overflow = overflowed(step, nonfinite, None)
         self.teller.check(float(scale), run, self._in_force(limits))
 
     def _in_force(self, limits: Any) -> ScaleConfig | None:

@@ -319,13 +319,11 @@ def _in_python(fn: Callable[..., Any], *args: Any) -> None:
         fn(*args)
         return
     flat = tf.nest.flatten(list(args), expand_composites=True)
-    tensors = [x for x in flat if tf.is_tensor(x) and not isinstance(x, tf.Variable)]
+    tensors = [x for x in flat if isinstance(x, tf.Tensor)]  # and not the variables among them
 
     def call(*values: Any) -> None:
         rest = iter(values)
-        filled = [
-            next(rest) if tf.is_tensor(x) and not isinstance(x, tf.Variable) else x for x in flat
-        ]
+        filled = [next(rest) if isinstance(x, tf.Tensor) else x for x in flat]
         fn(*tf.nest.pack_sequence_as(list(args), filled, expand_composites=True))
 
     tf.py_function(call, tensors, [])

@@ -115,23 +115,35 @@ class FusedUpdate:
         torch.where(self.state.ok, self.kept, self.one, out=self.decay)
         torch._foreach_mul_(self.decayed, self.decay)
 
-    def unscale(self, gradients: list[Any], owned: bool) -> tuple[list[Any], list[Any]]:
-        """gradients / scale, in place where they are owned and that is the faster way.
+    def copied(self, gradients: list[Any]) -> tuple[list[Any], list[Any]]:
+        """Copies that may be written to.
 
         Returns:
             (one tensor a variable, the same numbers in as few tensors as they are stored in).
         """
+        if not self.keeps_copies:
+            gradients = [g.clone() for g in gradients]
+            return gradients, gradients
+        if self.flat is None:
+            sizes = [p.numel() for p in self.parameters]
+            self.flat = torch.empty(sum(sizes))
+            parts = torch.split(self.flat, sizes)
+            shapes = [p.shape for p in self.parameters]
+            self.copies = [c.view(s) for c, s in zip(parts, shapes, strict=True)]
+        torch._foreach_copy_(self.copies, gradients)
+        return self.copies, [self.flat]
+
+    def unscale(self, gradients: list[Any], owned: bool) -> tuple[list[Any], list[Any]]:
+        """gradients / scale, in place where they are owned and that is the faster way.
+
+        Returns:
+            As ``copied``.
+        """
         scale = self.state.scale
         if self.keeps_copies and (self.short or not owned):
-            if self.flat is None:
-                sizes = [p.numel() for p in self.parameters]
-                self.flat = torch.empty(sum(sizes))
-                parts = torch.split(self.flat, sizes)
-                shapes = [p.shape for p in self.parameters]
-                self.copies = [c.view(s) for c, s in zip(parts, shapes, strict=True)]
-            torch._foreach_copy_(self.copies, gradients)
-            self.flat.div_(scale)
-            return self.copies, [self.flat]
+            copies, tensors = self.copied(gradients)
+            torch._foreach_div_(tensors, scale)
+            return copies, tensors
         if owned:
             torch._foreach_div_(gradients, scale)
         else:
@@ -146,9 +158,12 @@ class FusedUpdate:
 
         Returns:
             Their global L2 norm, or None. Where the host sees it for nothing (a CPU), a finite norm
-            tells that all of them are finite, and the check itself is spared.
+            tells that all of them are finite, and the check itself is spared: reading is cheaper
+            than reading and writing.
         """
-        measured = global_norm(tensors, self.norm) if norm else None
+        measured = None
+        if norm or (self.host_norm is not None and len(tensors) == 1):
+            measured = global_norm(tensors, self.norm)
         if measured is None or self.host_norm is None or not np.isfinite(self.host_norm):
             torch_ops.check_and_unscale_(tensors, self.state.found, self.one)
         agree(self.state.found)
@@ -247,18 +262,29 @@ class FusedSGD(FusedUpdate):
         self.factor = torch.empty((), device=self.one.device)
 
     def apply(self, gradients: list[Any], owned: bool, agree: Any, norm: bool) -> Any:
-        # Never in place: a variable's own gradient would come out multiplied by the rate.
-        gradients, tensors = self.unscale(gradients, owned=False)
+        # Copies, even where the gradients are ours: the operator would leave them multiplied by the
+        # learning rate. It unscales by itself, where the host sees that this cannot overflow.
+        state = self.state
+        by_operator = state.host_sees_scale_from_one
+        if by_operator:
+            gradients, tensors = self.copied(gradients)
+        else:
+            gradients, tensors = self.unscale(gradients, owned=False)
         measured = self.check(tensors, agree, norm)
+        if norm and by_operator:
+            measured = measured / state.scale
         rate = self.learning_rate()
         self.apply_decay(rate)
-        torch._foreach_mul_(tensors, torch.neg(rate, out=self.factor))
+        divisor = state.scale if by_operator else self.one
+        torch.div(divisor, rate, out=self.factor)
+        torch.neg(self.factor, out=self.factor)
         torch_ops.fused_sgd_(
             self.parameters,
             gradients,
             self.momentums,
             momentum=self.inner.momentum,
             nesterov=self.inner.nesterov,
-            found=self.state.found,
+            grad_scale=self.factor,
+            found=state.found,
         )
         return measured

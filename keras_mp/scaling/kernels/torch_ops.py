@@ -91,9 +91,14 @@ def fused_sgd_(
     *,
     momentum: float,
     nesterov: bool,
+    grad_scale: Any,
     found: Any,
 ) -> None:
-    """p += velocity update with gradients that carry -learning_rate already (Keras' convention)."""
+    """velocity = momentum * velocity + g / grad_scale; p += velocity (Keras' convention, in which
+    the velocity carries the learning rate: grad_scale = -scale / learning_rate).
+
+    Writes g / grad_scale to ``gradients``. Nothing happens where ``found`` is 1.
+    """
     torch._fused_sgd_(
         parameters,
         gradients,
@@ -105,7 +110,7 @@ def fused_sgd_(
         nesterov=nesterov,
         maximize=False,
         is_first_step=False,
-        grad_scale=None,
+        grad_scale=grad_scale,
         found_inf=found,
     )
 
@@ -153,10 +158,11 @@ def probe(device: torch.device) -> frozenset[str]:
             p, b = [ones(2)], [ones(2) * 2]
             fused_sgd_(
                 p,
-                [ones(2)],
+                [ones(2) * 4],
                 b,
                 momentum=0.5,
                 nesterov=False,
+                grad_scale=ones(()) * 4,
                 found=torch.full((), flag, device=device),
             )
             works &= bool((p[0] == expected[0]).all() and (b[0] == expected[1]).all())

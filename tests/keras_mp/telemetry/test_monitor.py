@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from keras_mp.scaling.state import ScaleConfig, ScaleState, update
+from keras_mp.telemetry import recorder
 from keras_mp.telemetry import records as r
 from keras_mp.telemetry.health import verdict
 from keras_mp.telemetry.runs import RunsFolder
@@ -128,6 +129,21 @@ def test_every_planted_skip_is_in_the_journal(keras, backend, tmp_path, way, eve
     assert of_kind(records, "alert") == []
 
 
+def test_the_device_is_looked_at_before_it_forgets(keras, tmp_path, monkeypatch):
+    """However seldom every="auto" would look: the ring holds so many steps and no more."""
+    monkeypatch.setattr(recorder, "MIN_INTERVAL", 1e6)
+    monkeypatch.setattr(recorder, "MAX_INTERVAL", 1e6)
+    bad = {3, 511, 512, 513, 700, 1100}
+    x, y = data(1200, bad)
+    model = compiled(keras)
+    fit(model, x, y, monitor_of(tmp_path))
+    records = journal(tmp_path)
+    steps = [o.step for o in of_kind(records, "overflow")]
+    assert bad <= set(steps)  # and those where the scale itself had grown too large
+    assert len(steps) == len(set(steps)) == model.optimizer.skipped_steps
+    assert of_kind(records, "alert") == []
+
+
 def test_windows_add_up_to_the_training(keras, tmp_path):
     x, y = data(23)
     x, y = x[:-1], y[:-1]  # the last batch is a short one
@@ -136,6 +152,10 @@ def test_windows_add_up_to_the_training(keras, tmp_path):
     records = journal(tmp_path)
     windows = of_kind(records, "step")
     assert sum(w.steps for w in windows) == 46 and windows[-1].step == 46
+    # Each look was of its time, with the scale and the loss of that time.
+    assert [w.step for w in windows[:6]] == [1, 6, 11, 16, 21, 23]
+    assert [w.applied for w in windows[:6]] == [1, 6, 11, 16, 21, 23]
+    assert all(w.loss is not None for w in windows)
     assert sum(w.samples for w in windows) == 2 * len(x)
     assert [w.epoch for w in windows] == sorted(w.epoch for w in windows)
     for epoch in (0, 1):

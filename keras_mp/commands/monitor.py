@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="*",
         default=["runs"],
         metavar="RUNS",
-        help="folders of runs, here or as host:folder over ssh (default: runs)",
+        help="folder of runs, or host:folder over ssh; as many as you like (default: runs)",
     )
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--once", action="store_true", help="print the table once and exit")

@@ -191,7 +191,7 @@ class LossScaleOptimizer(ForwardsToInner, keras.optimizers.LossScaleOptimizer):
 
     def _take_binding(self) -> None:
         model = self._binding.model
-        if model is not None:
+        if model is not None and self._kernel.can_bind():
             self._state.switch(computes_in_float16(model))
             self._kernel.bind(self._binding, protected_variables(model))
 

@@ -73,6 +73,10 @@ class Kernel:
         """The ring as it stands: float32, [rows, columns]. One copy from the device."""
         raise NotImplementedError
 
+    def can_bind(self) -> bool:
+        """Whether values can be read now. Else the kernel has the optimizer bind again later."""
+        return True
+
     def bind(self, binding: Any, protected: list[Any]) -> None:
         """From now on spare a model's state on skipped steps.
 

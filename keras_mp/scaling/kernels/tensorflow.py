@@ -41,6 +41,7 @@ class TensorFlowKernel(Kernel):
         self.half: bool | None = None  # float16 was seen in some loss' graph
         self.learnt: dict[int, int] | None = None  # distances, until the optimizer is told
         self.told_run = 0
+        self.bind_after: Any = None  # the graph in whose trace binding had to wait
         self.thread = threading.local()  # replicas are traced in threads of their own
 
     # The loss.
@@ -48,6 +49,8 @@ class TensorFlowKernel(Kernel):
     @tf.autograph.experimental.do_not_convert
     def scale_loss(self, loss: Any) -> Any:
         loss = tf.convert_to_tensor(loss)
+        if not strategies.replicas():
+            self._bind_late()
         if tf.is_symbolic_tensor(loss):
             self._inspect(loss)
         # The gradients of a loss that is no scalar are those of its sum.
@@ -65,6 +68,7 @@ class TensorFlowKernel(Kernel):
 
     def _tell_optimizer(self) -> None:
         """Hand on what the loss' graph told; under a strategy not from inside a replica."""
+        self._bind_late()
         if self.learnt is not None:
             with tf.init_scope():
                 self.optimizer._saw_graph(self.half, self.learnt)
@@ -230,6 +234,20 @@ class TensorFlowKernel(Kernel):
         )
 
     # A bound model.
+
+    def can_bind(self) -> bool:
+        """In the trace that creates the variables they have no values yet; TensorFlow traces a step
+        once more after that."""
+        if tf.executing_eagerly():
+            return True
+        self.bind_after = tf.compat.v1.get_default_graph()
+        return False
+
+    def _bind_late(self) -> None:
+        if self.bind_after not in (None, tf.compat.v1.get_default_graph()):
+            self.bind_after = None
+            with tf.init_scope():
+                self.optimizer._take_binding()
 
     def bind(self, binding: Any, protected: list[Any]) -> None:
         self.binding = binding

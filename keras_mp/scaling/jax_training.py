@@ -5,7 +5,8 @@ update side by side: the optimizer never sees the others and cannot take them ba
 step sees all of them, so it is the train step that must choose.
 """
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
@@ -16,6 +17,8 @@ from keras_mp.scaling.binding import protected_variables
 from keras_mp.scaling.device_state import CONSECUTIVE_SKIPS
 from keras_mp.scaling.optimizer import LossScaleOptimizer
 
+# A look at the state waits for the device: this many train steps apart.
+LOOK_EVERY = 256
 COUNTERS_AT = 2  # in optimizer.variables: scale, good steps, counters, limits
 
 
@@ -38,11 +41,35 @@ class GuardedTrainStep:
     or use ``applied`` and ``keep``.
     """
 
+    def make_train_function(self, force: bool = False) -> None:
+        """Keras' own; on jax it also looks, now and then, for a run that trains nothing."""
+        if self.train_function is not None and not force:  # type: ignore[has-type]
+            return
+        super().make_train_function(force=force)  # type: ignore[misc]
+        if _guards(self):
+            self.train_function = _looking(self.train_function, self.optimizer)  # type: ignore
+
     def train_step(self, *args: Any, **kwargs: Any) -> Any:
-        optimizer = getattr(self, "optimizer", None)
-        if keras.backend.backend() != "jax" or not isinstance(optimizer, LossScaleOptimizer):
+        if not _guards(self):
             return super().train_step(*args, **kwargs)  # type: ignore[misc]
-        return _train_step(self, optimizer, *args, **kwargs)
+        return _train_step(self, self.optimizer, *args, **kwargs)  # type: ignore[attr-defined]
+
+
+def _guards(model: Any) -> bool:
+    optimizer = getattr(model, "optimizer", None)
+    return keras.backend.backend() == "jax" and isinstance(optimizer, LossScaleOptimizer)
+
+
+def _looking(train_function: Callable[..., Any], optimizer: LossScaleOptimizer) -> Any:
+    calls = itertools.count(1)
+
+    def step(state: Any, iterator: Any) -> Any:
+        logs, state = train_function(state, iterator)
+        if next(calls) % LOOK_EVERY == 0:
+            optimizer._kernel.look_at(state[2])
+        return logs, state
+
+    return step
 
 
 def applied(optimizer: LossScaleOptimizer, optimizer_values: Sequence[Any]) -> Any:

@@ -90,3 +90,23 @@ def raw_tensor(variable: Any) -> Any:
     is a cast copy. Without it a hook could not look after a variable.
     """
     return variable._value
+
+
+def child_layers(layer: Any) -> list[Any]:
+    """The layers directly inside a layer, in the order in which it got them.
+
+    The public ``layers`` is a model's only: an attention layer's or a wrapper's parts would be
+    overlooked.
+    """
+    return list(layer._flatten_layers(include_self=False, recursive=False))
+
+
+def producer(tensor: Any) -> tuple[Any, list[Any]]:
+    """The operation that made a symbolic tensor, and the tensors it was made from.
+
+    The public ``layer.input`` and ``layer.output`` raise for a layer that is used twice. Without it
+    the layers that end in a model's outputs would not be known.
+    """
+    history = tensor._keras_history
+    node = history.operation._inbound_nodes[history.node_index]
+    return history.operation, list(node.input_tensors)

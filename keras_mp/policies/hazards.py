@@ -1,0 +1,157 @@
+"""When a layer must not compute in half precision: one function a reason.
+
+Each was seen to change what a model computes; ``tests/keras_mp/policies/test_reasons.py`` has for
+each a model where it does, and one where the reason must not be given.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from keras_mp.policies.categories import is_a
+from keras_mp.policies.structure import SATURATING, Place, Structure, ends_in
+
+# The float16 sum of this many values overflows where their mean is above 1,024.
+LARGE_WINDOW = 64
+
+
+@dataclass(frozen=True)
+class Reason:
+    """Why a layer has its policy: a code that never changes, and the sentence."""
+
+    code: str
+    sentence: str
+
+
+@dataclass(frozen=True)
+class Circumstances:
+    """What a reason may depend on besides the layer: "float16" or "bfloat16", and where it runs."""
+
+    half: str
+    backend: str
+    on_cpu: bool
+    structure: Structure
+
+
+def hazard(place: Place, around: Circumstances) -> Reason | None:
+    """Why the layer must stay in float32; None if nothing speaks against half precision."""
+    for find in _FINDERS:
+        reason = find(place, around)
+        if reason is not None:
+            return reason
+    return None
+
+
+def _raw_input(place: Place, around: Circumstances) -> Reason | None:
+    if place.category != "input":
+        return None
+    return Reason(
+        "raw-input",
+        "takes raw features: float16 ends at 65,504 and has 3 digits, bfloat16 has 2",
+    )
+
+
+def _foreign(place: Place, around: Circumstances) -> Reason | None:
+    if place.category != "foreign":
+        return None
+    return Reason(
+        "foreign",
+        "runs another framework's code, whose weights Keras does not cast with the inputs",
+    )
+
+
+def _output(place: Place, around: Circumstances) -> Reason | None:
+    if not place.output:
+        return None
+    activation = ends_in(place.layer)
+    if activation in SATURATING:
+        return Reason(
+            "output-activation",
+            f"ends in {activation}: in {around.half} it reaches exactly 0 or 1, where its gradient "
+            "is zero",
+        )
+    return Reason(
+        "output",
+        f"its values leave the model: {around.half} would round them, and labels with them",
+    )
+
+
+def _unit_norm(place: Place, around: Circumstances) -> Reason | None:
+    normalizes = is_a(place.layer, "UnitNormalization") or (
+        is_a(place.layer, "Dot") and getattr(place.layer, "normalize", False)
+    )
+    if around.half != "float16" or not normalizes:
+        return None
+    return Reason(
+        "unit-norm",
+        "squares its inputs in float16: above 256 they overflow, below 2^-12 they vanish",
+    )
+
+
+def _mean_pooling(place: Place, around: Circumstances) -> Reason | None:
+    if around.half != "float16":
+        return None
+    if is_a(place.layer, "GlobalAveragePooling1D") and around.structure.masked:
+        return Reason(
+            "mean-pooling", "adds up all unmasked positions in float16: the sum overflows"
+        )
+    if is_a(place.layer, "AveragePooling1D", "AveragePooling2D", "AveragePooling3D"):
+        window = math.prod(place.layer.pool_size)
+        if window >= LARGE_WINDOW:
+            return Reason("mean-pooling", f"adds up {window} values in float16: the sum overflows")
+    return None
+
+
+def _activity_regularizer(place: Place, around: Circumstances) -> Reason | None:
+    if around.half != "float16" or getattr(place.layer, "activity_regularizer", None) is None:
+        return None
+    return Reason(
+        "activity-regularizer", "its penalty is a sum over all activations, which float16 overflows"
+    )
+
+
+def _attention_mask(place: Place, around: Circumstances) -> Reason | None:
+    if around.half != "float16" or around.backend != "torch" or not is_a(place.layer, "Attention"):
+        return None
+    return Reason(
+        "attention-mask",
+        "masks with -65,504 in float16: on torch that and a negative score make -inf, and a row "
+        "that is masked throughout becomes NaN",
+    )
+
+
+def _no_kernel(place: Place, around: Circumstances) -> Reason | None:
+    if around.half != "float16" or not around.on_cpu:
+        return None
+    if around.backend == "tensorflow" and is_a(place.layer, "MaxPooling3D"):
+        return Reason("no-kernel", "TensorFlow has no float16 kernel for it on CPUs")
+    attention = is_a(place.layer, "MultiHeadAttention", "GroupedQueryAttention")
+    if around.backend == "jax" and attention:
+        return Reason("no-kernel", "XLA has no float16 product with float32 sums on CPUs")
+    return None
+
+
+_FINDERS: tuple[Callable[[Place, Circumstances], Reason | None], ...] = (
+    _raw_input,
+    _foreign,
+    _output,
+    _unit_norm,
+    _mean_pooling,
+    _activity_regularizer,
+    _attention_mask,
+    _no_kernel,
+)
+
+_BY_CATEGORY = {
+    "product": Reason("product", "products in half precision, their sums in float32"),
+    "pointwise": Reason("pointwise", "bound by memory, which half precision halves"),
+    "custom": Reason("custom", "a layer of your own: computes in the dtype that Keras casts to"),
+    "container": Reason("container", "holds other layers, which have policies of their own"),
+}
+
+
+def usual(place: Place) -> Reason:
+    """Why a layer without a hazard computes in half precision."""
+    if place.category in _BY_CATEGORY:
+        return _BY_CATEGORY[place.category]
+    return Reason("reduction", "its sums are done in float32 inside, or are short")

@@ -1,0 +1,160 @@
+"""How a model is made up: every layer once, with a stable path, its parent, its role."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from keras_mp import _keras_internals
+from keras_mp.policies.categories import Category, category_of, is_a
+
+# Layers that hand their input on, or nearly so: the layer before them decides the output's values.
+_TRANSPARENT = (
+    *("Reshape", "Flatten", "Permute", "RepeatVector", "Identity", "Dropout", "Masking"),
+    *("Cropping1D", "Cropping2D", "Cropping3D", "Activation", "ReLU", "LeakyReLU", "ELU", "PReLU"),
+)
+# Activations whose result says how sure a net is, and reaches its bounds exactly in half precision.
+SATURATING = ("sigmoid", "softmax", "hard_sigmoid", "log_softmax", "log_sigmoid", "tanh")
+
+
+@dataclass
+class Place:
+    """A layer in its model.
+
+    Attributes:
+        path: Names from the model down, such as "encoder/block1/dense"; two layers of one name in
+            one parent become "dense" and "dense#2". Stays the same when the model is saved and
+            loaded.
+        parent: What holds it; None for the model.
+        children: What it holds.
+        output: Whether its values are the model's outputs.
+    """
+
+    layer: Any
+    path: str
+    parent: "Place | None" = None
+    children: list["Place"] = field(default_factory=list)
+    output: bool = False
+
+    @property
+    def category(self) -> Category:
+        return category_of(type(self.layer))
+
+
+@dataclass
+class Structure:
+    """All places of a model, parents before their children; and what concerns all of it.
+
+    Attributes:
+        masked: Some layer makes a mask (``Embedding(mask_zero=True)``, ``Masking``).
+    """
+
+    places: list[Place]
+    masked: bool
+
+    @property
+    def root(self) -> Place:
+        return self.places[0]
+
+
+def structure_of(model: Any) -> Structure:
+    """The structure of a built model: functional, sequential or subclassed, nested as it may be.
+
+    Raises:
+        ValueError: The model is not built: a subclassed one has not got all its layers yet.
+    """
+    if not model.built:
+        raise ValueError(
+            "The model is not built, so its layers are not all known. Expected a model that was "
+            f"called once or got its input shape (`model.build`). Received: model={model!r}"
+        )
+    places: dict[int, Place] = {}
+    _walk(model, None, "", places)
+    for layer in _output_layers(model, places):
+        if id(layer) in places:
+            for place in (places[id(layer)], *below(places[id(layer)])):
+                place.output = True
+    masked = any(
+        is_a(place.layer, "Masking") or getattr(place.layer, "mask_zero", False)
+        for place in places.values()
+    )
+    return Structure(list(places.values()), masked)
+
+
+def below(place: Place) -> Iterator[Place]:
+    """Everything that a layer holds, at any depth."""
+    for child in place.children:
+        yield child
+        yield from below(child)
+
+
+def is_functional(model: Any) -> bool:
+    """Whether Keras knows the model's graph (Functional, and a Sequential that is built)."""
+    return bool(getattr(model, "outputs", None)) and not _is_custom_call(model)
+
+
+def _is_custom_call(model: Any) -> bool:
+    """A class of the user's that is a Functional or Sequential too, with a ``call`` of its own."""
+    return not type(model).call.__module__.startswith("keras.")
+
+
+def _walk(layer: Any, parent: Place | None, path: str, places: dict[int, Place]) -> None:
+    place = Place(layer, path, parent)
+    places[id(layer)] = place
+    if parent is not None:
+        parent.children.append(place)
+    used: dict[str, int] = {}
+    for child in _keras_internals.child_layers(layer):
+        if is_a(child, "InputLayer"):
+            continue
+        used[child.name] = used.get(child.name, 0) + 1
+        if id(child) in places:  # shared: it stands where it was met first
+            continue
+        number = f"#{used[child.name]}" if used[child.name] > 1 else ""
+        _walk(child, place, f"{path}/{child.name}{number}".lstrip("/"), places)
+
+
+def _output_layers(model: Any, places: dict[int, Place]) -> Iterator[Any]:
+    """The layers whose values leave the model."""
+    if is_functional(model):
+        yield from _producers(list(model.outputs), places, set())
+        return
+    # A subclassed model tells no graph. What it has last of products is taken for its end, with
+    # every softmax: one in the middle of a model is a part of an attention layer.
+    top = [
+        place
+        for place in below(places[id(model)])
+        if place.category != "container"
+        and place.parent is not None
+        and place.parent.category in ("container", "custom")
+    ]
+    products = [place for place in top if place.category == "product"]
+    for place in top:
+        if place in products[-1:] or ends_in(place.layer) == "softmax":
+            yield place.layer
+
+
+def _producers(tensors: list[Any], places: dict[int, Place], seen: set[int]) -> Iterator[Any]:
+    for tensor in tensors:
+        if id(tensor) in seen:
+            continue
+        seen.add(id(tensor))
+        operation, inputs = _keras_internals.producer(tensor)
+        if is_a(operation, "InputLayer"):
+            continue
+        if is_a(operation, "Model"):
+            yield from _output_layers(operation, places)
+            continue
+        yield operation
+        # A function of keras.ops has no policy: it computes in its inputs' dtype.
+        function = not hasattr(operation, "dtype_policy")
+        if function or (is_a(operation, *_TRANSPARENT) and ends_in(operation) not in SATURATING):
+            yield from _producers(inputs, places, seen)
+
+
+def ends_in(layer: Any) -> str | None:
+    """The name of the activation that a layer ends in: "softmax", "relu", ...; None without one."""
+    if is_a(layer, "Softmax"):
+        return "softmax"
+    if is_a(layer, "RNN") or category_of(type(layer)) == "container":
+        return None
+    return getattr(getattr(layer, "activation", None), "__name__", None)

@@ -1,0 +1,414 @@
+"""Reasons are earned: for each, a model where flipping its row changes what comes out, and one
+where the row must not appear."""
+
+import keras
+import numpy as np
+import pytest
+from keras import layers, ops
+
+import keras_mp
+from keras_mp.policies.plan import plan
+
+pytestmark = pytest.mark.backend
+BACKEND = keras.backend.backend()
+HALF = ["mixed_float16", "mixed_bfloat16"]
+
+
+def numbers(tensor):
+    return np.asarray(ops.convert_to_numpy(ops.cast(tensor, "float32")), "float64")
+
+
+def outcomes(build, measure, policy, code):
+    """What ``measure`` gives in float32, with the plan, and with the plan but for that reason."""
+    results = []
+    for kind in ("float32", "planned", "flipped"):
+        keras.utils.clear_session(free_memory=False)
+        keras.utils.set_random_seed(0)
+        model = build()
+        if kind != "float32":
+            planned = plan(model, policy)
+            rows = [row for row in planned if row.code == code]
+            assert rows, planned
+            if kind == "flipped":
+                planned = plan(model, policy, rules={row.path: policy for row in rows if row.path})
+            planned.apply(model)
+        results.append(measure(model))
+    return results
+
+
+def codes(model, policy):
+    return {row.code for row in plan(model, policy)}
+
+
+def functional(inputs, *chain):
+    tensor = inputs
+    for layer in chain:
+        tensor = layer(tensor)
+    return keras.Model(inputs, tensor)
+
+
+class TestRawInput:
+    DATA = np.array([[100_000.0], [120_000.0], [140_000.0]], "float32")
+
+    def build(self):
+        return functional(
+            keras.Input((1,)),
+            layers.Normalization(mean=[120_000.0], variance=[4e8]),
+            layers.Dense(1, kernel_initializer="ones"),
+        )
+
+    @pytest.mark.parametrize("policy", HALF)
+    def test_it_changes_what_comes_out(self, policy):
+        exact, planned, flipped = outcomes(
+            self.build, lambda model: numbers(model(self.DATA)), policy, "raw-input"
+        )
+        assert exact.ravel() == pytest.approx([-1, 0, 1])
+        assert planned == pytest.approx(exact, abs=1e-2)
+        assert not np.allclose(flipped, exact, atol=1e-2)
+
+    def test_it_is_not_given_to_a_normalization_inside(self):
+        model = functional(keras.Input((4,)), layers.LayerNormalization(), layers.Dense(1))
+        assert "raw-input" not in codes(model, "mixed_float16")
+
+    def test_a_subclassed_model_must_not_cast_its_inputs_either(self):
+        class Prices(keras.Model):
+            def __init__(self):
+                super().__init__()
+                self.scale = layers.Rescaling(1e-5)
+                self.head = layers.Dense(1, kernel_initializer="ones")
+
+            def call(self, inputs):
+                return self.head(self.scale(inputs))
+
+        def build():
+            model = Prices()
+            model(self.DATA)
+            return model
+
+        model = build()
+        planned = plan(model, "mixed_float16")
+        assert planned[""].policy == planned["rescaling"].policy == "float32"
+        planned.apply(model)
+        assert numbers(model(self.DATA)).ravel() == pytest.approx([1.0, 1.2, 1.4], rel=1e-3)
+        model = build()
+        plan(model, "mixed_float16", rules={"": "mixed_float16"}).apply(model)
+        assert not np.isfinite(numbers(model(self.DATA))).all()
+
+
+class TestOutputActivation:
+    """Sure and wrong: float32 pulls the bias back by 1, float16's sigmoid is exactly 1."""
+
+    def build(self):
+        head = layers.Dense(
+            1,
+            "sigmoid",
+            kernel_initializer="zeros",
+            bias_initializer=keras.initializers.Constant(12.0),
+        )
+        return functional(keras.Input((1,)), head)
+
+    def measure(self, model):
+        optimizer = keras_mp.LossScaleOptimizer(keras.optimizers.SGD(1.0), scale=8)
+        model.compile(optimizer, "binary_crossentropy", auto_scale_loss=False)
+        model.train_on_batch(np.ones((1, 1)), np.zeros((1, 1)))
+        return float(numbers(model.layers[-1].bias)[0]) - 12.0
+
+    @pytest.mark.parametrize("policy", HALF)
+    def test_it_changes_what_is_learnt(self, policy):
+        exact, planned, flipped = outcomes(self.build, self.measure, policy, "output-activation")
+        assert exact == pytest.approx(-1, abs=1e-3)
+        assert planned == pytest.approx(exact, abs=1e-3)
+        assert abs(flipped - exact) > 0.05
+
+    def test_it_is_not_given_inside_nor_to_logits(self):
+        inside = functional(keras.Input((4,)), layers.Dense(4, "sigmoid"), layers.Dense(1))
+        assert "output-activation" not in codes(inside, "mixed_float16")
+
+    def test_an_activation_of_its_own_is_float32_and_its_product_is_not(self):
+        model = functional(keras.Input((4,)), layers.Dense(3), layers.Activation("softmax"))
+        rows = {row.layer: row.policy for row in plan(model, "mixed_float16")}
+        assert (rows["Dense"], rows["Activation"]) == ("mixed_float16", "float32")
+
+    def test_it_is_seen_through_what_only_moves_values(self):
+        model = functional(
+            keras.Input((4,)), layers.Dense(6, "sigmoid"), layers.Reshape((2, 3)), layers.Dropout(0)
+        )
+        rows = {row.layer: (row.policy, row.code) for row in plan(model, "mixed_float16")}
+        assert rows["Dense"] == ("float32", "output-activation")
+
+
+class TestOutput:
+    @pytest.mark.parametrize("policy", HALF)
+    def test_it_changes_what_is_predicted(self, policy):
+        """A price of 100,001: past float16's end, and between bfloat16's numbers."""
+
+        def build():
+            head = layers.Dense(1, bias_initializer=keras.initializers.Constant(100_001.0))
+            return functional(keras.Input((1,)), head)
+
+        exact, planned, flipped = outcomes(
+            build, lambda model: float(numbers(model(np.zeros((1, 1))))[0, 0]), policy, "output"
+        )
+        assert planned == exact == 100_001
+        assert flipped != exact
+
+    def test_it_changes_which_predictions_count_as_right(self):
+        """A class of 2,049 becomes 2,048 when labels are cast to float16 predictions."""
+
+        def build():
+            return functional(
+                keras.Input((4096,)), layers.Dense(4096, kernel_initializer="identity")
+            )
+
+        def measure(model):
+            predicted = model(np.eye(4096, dtype="float32")[2048:2049])
+            right = keras.metrics.sparse_categorical_accuracy(np.array([2049]), predicted)
+            return float(numbers(right).max())
+
+        exact, planned, flipped = outcomes(build, measure, "mixed_float16", "output")
+        assert (exact, planned) == (0.0, 0.0)
+        assert flipped == 1.0
+
+    def test_it_is_given_to_outputs_alone(self):
+        model = functional(
+            keras.Input((4,)), layers.Dense(4, "relu", name="in"), layers.Dense(2, name="out")
+        )
+        rows = {row.path: row.code for row in plan(model, "mixed_float16")}
+        assert (rows["in"], rows["out"]) == ("product", "output")
+
+    def test_every_output_of_several_and_of_a_nested_model(self):
+        inputs = keras.Input((4,))
+        shared = layers.Dense(4, name="shared")
+        inner = keras.Sequential([keras.Input((4,)), layers.Dense(2, name="end")], name="inner")
+        other = layers.Bidirectional(layers.LSTM(2), name="both")(shared(inputs)[:, None])
+        model = keras.Model(inputs, [inner(shared(inputs)), other])
+        rows = {row.path: row.policy for row in plan(model, "mixed_float16")}
+        assert rows["inner/end"] == "float32"
+        assert rows["both/forward_lstm"] == rows["both/backward_lstm"] == "float32"
+        assert rows["shared"] == "mixed_float16"
+
+    def test_a_subclassed_models_last_product(self):
+        class Net(keras.Model):
+            def __init__(self):
+                super().__init__()
+                self.body = layers.Dense(4, "relu")
+                self.end = layers.Dense(1)
+
+            def call(self, inputs):
+                return self.end(self.body(inputs))
+
+        model = Net()
+        model(np.ones((1, 4)))
+        rows = [(row.layer, row.policy) for row in plan(model, "mixed_float16")][1:]
+        assert rows == [("Dense", "mixed_float16"), ("Dense", "float32")]
+
+
+class TestUnitNorm:
+    def test_it_changes_what_comes_out(self):
+        def build():
+            inputs = keras.Input((4,))
+            unit = layers.UnitNormalization()(inputs)
+            return keras.Model(inputs, layers.Dense(1, kernel_initializer="ones")(unit))
+
+        exact, planned, flipped = outcomes(
+            build,
+            lambda m: numbers(m(np.full((1, 4), 300.0, "float32"))),
+            "mixed_float16",
+            "unit-norm",
+        )
+        assert exact == pytest.approx(2.0)
+        assert planned == pytest.approx(exact, rel=1e-3)
+        assert not np.allclose(flipped, exact, rtol=1e-1)
+
+    def test_so_does_a_normalized_dot(self):
+        def build():
+            left, right = keras.Input((4,)), keras.Input((4,))
+            dot = layers.Dot(1, normalize=True)([left, right])
+            return keras.Model([left, right], layers.Dense(1, kernel_initializer="ones")(dot))
+
+        loud = np.full((1, 4), 300.0, "float32")
+        exact, planned, flipped = outcomes(
+            build, lambda model: numbers(model([loud, loud])), "mixed_float16", "unit-norm"
+        )
+        assert planned == pytest.approx(exact, rel=1e-3)
+        assert not np.allclose(flipped, exact, rtol=1e-1)
+
+    def test_it_is_not_given_where_the_range_suffices_or_nothing_is_normalized(self):
+        left, right = keras.Input((4,)), keras.Input((4,))
+        dot = keras.Model([left, right], layers.Dense(1)(layers.Dot(1)([left, right])))
+        assert "unit-norm" not in codes(dot, "mixed_float16")
+        unit = functional(keras.Input((4,)), layers.UnitNormalization(), layers.Dense(1))
+        assert "unit-norm" not in codes(unit, "mixed_bfloat16")
+
+
+class TestMeanPooling:
+    def masked(self, mask_zero=True):
+        table = keras.initializers.Constant(100.0)
+        return functional(
+            keras.Input((4096,), dtype="int32"),
+            layers.Embedding(4, 2, mask_zero=mask_zero, embeddings_initializer=table),
+            layers.GlobalAveragePooling1D(),
+            layers.Dense(1, kernel_initializer="ones"),
+        )
+
+    def test_it_changes_what_comes_out(self):
+        data = np.ones((1, 4096), "int32")
+        exact, planned, flipped = outcomes(
+            self.masked, lambda model: numbers(model(data)), "mixed_float16", "mean-pooling"
+        )
+        assert exact == pytest.approx(200)
+        assert planned == pytest.approx(exact, rel=1e-3)
+        assert not np.allclose(flipped, exact, rtol=1e-2)
+
+    def test_it_is_not_given_without_a_mask_nor_in_bfloat16(self):
+        assert "mean-pooling" not in codes(self.masked(mask_zero=False), "mixed_float16")
+        assert "mean-pooling" not in codes(self.masked(), "mixed_bfloat16")
+
+    def test_small_windows_are_left(self):
+        def pooled(size):
+            return functional(
+                keras.Input((32, 32, 1)), layers.AveragePooling2D(size), layers.Conv2D(1, 1)
+            )
+
+        assert "mean-pooling" not in codes(pooled(2), "mixed_float16")
+        assert "mean-pooling" in codes(pooled(16), "mixed_float16")
+
+
+class TestActivityRegularizer:
+    def build(self, regularizer=True):
+        body = layers.Dense(
+            512,
+            use_bias=False,
+            kernel_initializer="ones",
+            activity_regularizer=keras.regularizers.L2(1e-4) if regularizer else None,
+        )
+        return functional(keras.Input((64,)), body, layers.Dense(1))
+
+    def test_it_changes_the_loss(self):
+        def measure(model):
+            model(np.ones((16, 64), "float32"))
+            return float(numbers(model.losses[0]))
+
+        exact, planned, flipped = outcomes(
+            self.build, measure, "mixed_float16", "activity-regularizer"
+        )
+        assert planned == pytest.approx(exact, rel=1e-3)
+        assert not np.isfinite(flipped)
+
+    def test_it_is_not_given_without_one_nor_in_bfloat16(self):
+        assert "activity-regularizer" not in codes(self.build(False), "mixed_float16")
+        assert "activity-regularizer" not in codes(self.build(), "mixed_bfloat16")
+
+
+class TestAttentionMask:
+    def build(self):
+        query, value = keras.Input((4, 32)), keras.Input((4, 32))
+        mask = keras.Input((4,), dtype="bool")
+        found = layers.Attention()([query, value], mask=[None, mask])
+        return keras.Model([query, value, mask], layers.Dense(1)(found))
+
+    @pytest.mark.skipif(BACKEND != "torch", reason="only torch's sum leaves float16's range")
+    def test_it_changes_what_comes_out(self):
+        query = (np.random.RandomState(0).randn(2, 4, 32) * 6).astype("float32")
+        mask = np.array([[False] * 4, [True] * 4])
+        exact, planned, flipped = outcomes(
+            self.build,
+            lambda model: numbers(model([query, -query, mask])),
+            "mixed_float16",
+            "attention-mask",
+        )
+        assert planned == pytest.approx(exact, rel=1e-2, abs=1e-2)
+        assert not np.isfinite(flipped).all()
+
+    def test_it_is_given_on_torch_in_float16_alone(self):
+        assert ("attention-mask" in codes(self.build(), "mixed_float16")) == (BACKEND == "torch")
+        assert "attention-mask" not in codes(self.build(), "mixed_bfloat16")
+        tokens = keras.Input((4, 8))
+        heads = keras.Model(
+            tokens, layers.Dense(1)(layers.MultiHeadAttention(2, 4)(tokens, tokens))
+        )
+        assert "attention-mask" not in codes(heads, "mixed_float16")
+
+
+class TestNoKernel:
+    def build(self):
+        return functional(
+            keras.Input((4, 4, 4, 1)), layers.MaxPooling3D(2), layers.Flatten(), layers.Dense(1)
+        )
+
+    @pytest.mark.skipif(BACKEND != "tensorflow", reason="only TensorFlow lacks that kernel")
+    def test_it_changes_whether_it_runs(self):
+        model = self.build()
+        data = np.ones((1, 4, 4, 4, 1), "float32")
+        plan(model, "mixed_float16").apply(model)
+        assert np.isfinite(numbers(model(data))).all()
+        plan(model, "mixed_float16", rules={layers.MaxPooling3D: "mixed_float16"}).apply(model)
+        with pytest.raises(Exception, match=r"No OpKernel|kernels registered"):
+            model(data)
+
+    def attention(self):
+        tokens = keras.Input((4, 8))
+        return keras.Model(tokens, layers.Dense(1)(layers.MultiHeadAttention(2, 4)(tokens, tokens)))
+
+    @pytest.mark.skipif(BACKEND != "jax", reason="only XLA lacks that product")
+    def test_it_changes_whether_attention_runs(self):
+        data = np.ones((1, 4, 8), "float32")
+        model = self.attention()
+        plan(model, "mixed_float16").apply(model)
+        assert np.isfinite(model.predict(data, verbose=0)).all()
+        rules = {layers.MultiHeadAttention: "mixed_float16"}
+        plan(model, "mixed_float16", rules=rules).apply(model)
+        with pytest.raises(Exception, match="not supported by dot_general on CPU"):
+            model.predict(data, verbose=0)
+
+    def test_attention_is_given_it_on_jax_in_float16_alone(self):
+        assert ("no-kernel" in codes(self.attention(), "mixed_float16")) == (BACKEND == "jax")
+        assert "no-kernel" not in codes(self.attention(), "mixed_bfloat16")
+
+    def test_it_is_given_on_tensorflow_in_float16_alone(self):
+        assert ("no-kernel" in codes(self.build(), "mixed_float16")) == (BACKEND == "tensorflow")
+        assert "no-kernel" not in codes(self.build(), "mixed_bfloat16")
+
+
+@pytest.mark.skipif(BACKEND != "torch", reason="the layer is torch's")
+class TestForeign:
+    def build(self):
+        import torch
+
+        class Net(keras.Model):
+            def __init__(self):
+                super().__init__()
+                self.body = layers.TorchModuleWrapper(torch.nn.Linear(4, 4))
+                self.end = layers.Dense(1)
+
+            def call(self, inputs):
+                return self.end(self.body(inputs))
+
+        model = Net()
+        model(np.ones((1, 4), "float32"))
+        return model
+
+    @pytest.mark.parametrize("policy", HALF)
+    def test_it_changes_whether_it_runs(self, policy):
+        model = self.build()
+        data = np.ones((1, 4), "float32")
+        plan(model, policy).apply(model)
+        assert np.isfinite(numbers(model(data))).all()
+        plan(model, policy, rules={layers.TorchModuleWrapper: policy}).apply(model)
+        with pytest.raises(RuntimeError, match="dtype"):
+            model(data)
+
+
+def test_no_reason_speaks_against_what_is_right_in_half_precision():
+    model = functional(
+        keras.Input((16, 16, 3)),
+        layers.Conv2D(8, 3, activation="relu"),
+        layers.BatchNormalization(),
+        layers.MaxPooling2D(),
+        layers.GlobalAveragePooling2D(),
+        layers.LayerNormalization(epsilon=1e-12),
+        layers.Dropout(0.1),
+        layers.Dense(4),
+    )
+    rows = [(row.code, row.policy) for row in plan(model, "mixed_float16")]
+    assert [code for code, policy in rows if policy == "float32"] == ["output"]

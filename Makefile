@@ -7,8 +7,7 @@ BIN     := $(VENV)/bin
 STAMP   := $(VENV)/.installed
 PIP     := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-TORCH       := $(shell grep '^torch==' constraints.txt)
-TORCH_INDEX := https://download.pytorch.org/whl/cpu
+TORCH   := $(shell grep '^torch==' constraints.txt)
 
 # Threads that fight over two cores are slower than one.
 export OMP_NUM_THREADS        ?= 1
@@ -49,14 +48,14 @@ screenshots: install   ## draw docs/*.svg from the recorded journals with the re
 
 install: $(STAMP)
 
-# torch's CPU build: the plain one brings several gigabytes of CUDA on Linux. Where the configured
-# index has no CPU build, PyTorch's own has; elsewhere than Linux the plain one is for the CPU.
+# torch's CPU build first: the plain one brings several gigabytes of CUDA on Linux. Where pip's
+# index has none, PIP_EXTRA_INDEX_URL may name one that has (PyTorch's own, see its install page).
 $(STAMP): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "installing into $(VENV): minutes the first time"
 	@if [ "$$(uname -s)" = Linux ]; then \
-	  $(PIP) $(TORCH)+cpu 2>/dev/null || $(PIP) --extra-index-url $(TORCH_INDEX) $(TORCH)+cpu || \
-	  echo "no CPU build of $(TORCH) was found: taking the plain one, which brings CUDA"; \
+	  $(PIP) $(TORCH)+cpu 2>/dev/null || \
+	  echo "no CPU build of $(TORCH) at pip's index: taking the plain one, which brings CUDA"; \
 	fi
 	@$(PIP) -e '.[dev,torch,jax]' tensorflow-cpu
 	@touch $@

@@ -129,16 +129,17 @@ class TorchKernel(Kernel):
         ring = self.ring
         if ring is not None:
             ring.start(state, changed)
-        scale = None if self.follow_device else float(state.host_scale_found[0])
-        norms = self._norms(grads, variables) if ring is not None and self.follow_device else None
+        scale = float("nan") if self.follow_device else float(state.host_scale_found[0])
+        norms = self._norms(ring, grads, variables) if ring and self.follow_device else None
         measure = ring is not None and norms is None
-        if self.fused is not None and self._fusible(grads, variables):
+        fused = self.fused
+        if fused is not None and self._fusible(fused, grads, variables):
             # A variable's own .grad may be unscaled in place, as GradScaler does; other tensors
             # are the caller's.
-            own = map(_GRAD, self.fused.parameters)
+            own = map(_GRAD, fused.parameters)
             owned = all(map(operator.is_, own, grads))
             state.ready_for_fused()
-            norm = self.fused.apply(grads, owned, agree, measure)
+            norm = fused.apply(grads, owned, agree, measure)
             if self.follow_device or state.follows_torch:
                 state.device_update(self.advance)
             else:
@@ -165,25 +166,22 @@ class TorchKernel(Kernel):
         self.fused = fused_update_for(self.inner, self.targets, self.linked)
         return self.linked
 
-    def _fusible(self, grads: list[Any], variables: list[Any]) -> bool:
+    def _fusible(self, fused: FusedUpdate, grads: list[Any], variables: list[Any]) -> bool:
         try:
             dense_float32 = set(map(_DTYPE, grads)) == {torch.float32} and not any(
                 map(_SPARSE, grads)
             )
         except AttributeError:  # None: a variable without a gradient
             return False
-        return (
-            dense_float32
-            and list(map(id, variables)) == self.ids
-            and type(self.fused).allows(self.inner)
-        )
+        return dense_float32 and list(map(id, variables)) == self.ids and fused.allows(self.inner)
 
     def _apply_general(
         self, state: TorchState, grads: list[Any], variables: list[Any], measure: bool
     ) -> Any:
         unscaled, finite = unscale_and_check(grads, state.scale, state.found, agree)
         unscaled = keep_overwrites(unscaled, grads, variables)
-        updated = self._updates_now()
+        steps = self.inner.gradient_accumulation_steps
+        updated = not steps or (state.host_iterations + 1) % steps == 0
         norm = None
         if measure:
             norm = global_norm([_dense(g) for g in unscaled if g is not None])
@@ -196,10 +194,6 @@ class TorchKernel(Kernel):
             state.ok.fill_(finite)
         state.host_update(finite, updated)
         return norm
-
-    def _updates_now(self) -> bool:
-        steps = self.inner.gradient_accumulation_steps
-        return not steps or (self.linked.host_iterations + 1) % steps == 0
 
     def stateless_apply(
         self, optimizer_values: list[Any], grads: list[Any], trainable_values: list[Any]
@@ -280,17 +274,15 @@ class TorchKernel(Kernel):
         if run or self.teller.said:
             self.teller.check(scale, run, state.config)
 
-    def _norms(self, grads: list[Any], variables: list[Any]) -> list[Any]:
+    def _norms(self, ring: TorchRing, grads: list[Any], variables: list[Any]) -> list[Any]:
         """Norm of each variable's scaled gradient, in the optimizer's order; 0 where none is."""
-        if not any(g is None for g in grads) and [id(v) for v in variables] == self.ids:
-            return list(torch._foreach_norm([_dense(g) for g in grads]))
-        norms = [self.ring.unseen] * len(self.variables)
         present = [(g, v) for g, v in zip(grads, variables, strict=True) if g is not None]
-        index = self.optimizer._get_variable_index
-        for norm, (_, v) in zip(
-            torch._foreach_norm([_dense(g) for g, _ in present]), present, strict=True
-        ):
-            norms[index(v)] = norm
+        measured = torch._foreach_norm([_dense(g) for g, _ in present])
+        if [id(v) for _, v in present] == self.ids:
+            return list(measured)
+        norms = [ring.unseen] * len(self.variables)
+        for norm, (_, variable) in zip(measured, present, strict=True):
+            norms[self.optimizer._get_variable_index(variable)] = norm
         return norms
 
 

@@ -100,10 +100,11 @@ class TorchRing:
             out[i, [FINITE, GOOD_STEPS]] = raw[i, 1] == 0, raw[i, 2]
             out[i, LOSS] = loss if self.seen[i] else 0
             out[i, LOSS_FINITE] = float(np.isfinite(loss)) if self.seen[i] else -1
-            if self.noted[i] is None:
+            noted = self.noted[i]
+            if noted is None:
                 out[i, COLUMNS:] = raw[i, _HEAD:]
             else:
                 # Only the norm of all is known: it goes into one column.
                 out[i, COLUMNS] = raw[i, 4] * scale if raw[i, 1] == 0 else 0
-                out[i, [COLUMNS + k for k in self.noted[i]]] = np.nan
+                out[i, [COLUMNS + k for k in noted]] = np.nan
         return np.concatenate([out, compiled])

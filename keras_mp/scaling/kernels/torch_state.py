@@ -68,8 +68,8 @@ class TorchState:
         self.clean_micro_batch = torch.tensor([0, 0, 0, 1, 0], **int32)
         # On a CPU the host looks at the same memory: reading it costs no operator and no copy.
         on_host = device.type == "cpu"
-        self.host_integers = self.integers.numpy() if on_host else None
-        self.host_scale_found = self.scale_found.numpy() if on_host else None
+        self.host_integers: Any = self.integers.numpy() if on_host else None
+        self.host_scale_found: Any = self.scale_found.numpy() if on_host else None
         self.host: ScaleState | None = None
         self.host_iterations = 0
         self._next_is_stale = False

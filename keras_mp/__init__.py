@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from keras_mp._version import __version__
 
 if TYPE_CHECKING:
+    from keras_mp.policies.audit import audit
     from keras_mp.policies.plan import PrecisionPlan, plan
     from keras_mp.policies.policy import (
         EmulatedPrecisionWarning,
@@ -36,6 +37,7 @@ _PUBLIC = {
     "Run": "keras_mp.telemetry.run",
     "ScaleConfig": "keras_mp.scaling.state",
     "allow_tf32": "keras_mp.policies.tf32",
+    "audit": "keras_mp.policies.audit",
     "load_model": "keras_mp.policies.saving",
     "plan": "keras_mp.policies.plan",
     "policy_scope": "keras_mp.policies.policy",
@@ -54,6 +56,7 @@ __all__ = [
     "ScaleConfig",
     "__version__",
     "allow_tf32",
+    "audit",
     "load_model",
     "plan",
     "policy_scope",
@@ -63,7 +66,13 @@ __all__ = [
 ]
 
 
+# Modules under the package's name, loaded on first use likewise.
+_MODULES = ("metrics",)
+
+
 def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return importlib.import_module(f"keras_mp.{name}")
     if name not in _PUBLIC:
         raise AttributeError(f"module 'keras_mp' has no attribute {name!r}")
     try:
@@ -83,7 +92,7 @@ def __dir__() -> list[str]:
 
 # The modules of the classes that Keras looks up when it reads a model's file, which may be before
 # any name above is used. Where Keras is loaded already they cost nothing more.
-_SERIALIZABLE = ("keras_mp.scaling.optimizer",)
+_SERIALIZABLE = ("keras_mp.metrics", "keras_mp.scaling.optimizer")
 
 if "keras" in sys.modules:
     for _module in _SERIALIZABLE:

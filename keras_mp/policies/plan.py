@@ -9,6 +9,7 @@ from typing import Any
 
 import keras
 
+from keras_mp.policies.categories import is_a
 from keras_mp.policies.detect import current_device
 from keras_mp.policies.hazards import Circumstances, Reason, hazard, usual
 from keras_mp.policies.policy import resolve
@@ -75,6 +76,7 @@ class PrecisionPlan:
         for place, row in self._matched(structure_of(model)):
             if place.layer.dtype_policy.name != row.policy:
                 place.layer.dtype_policy = keras.DTypePolicy(row.policy)
+                _cast_again(place.layer)
         # Functions that were traced go on computing as they were traced.
         model.make_predict_function(force=True)
         if getattr(model, "optimizer", None) is not None:
@@ -191,6 +193,16 @@ def plan(model: Any, policy: str = "auto", *, rules: Rules | None = None) -> Pre
     around = Circumstances(half, keras.backend.backend(), device.vendor == "CPU", structure)
     planner = _Planner(name, around, _Rules(rules or {}, structure))
     return PrecisionPlan(name, tuple(planner.row(place) for place in structure.places))
+
+
+def _cast_again(layer: Any) -> None:
+    """``Normalization`` keeps its mean and variance cast to the dtype it was built in."""
+    if not is_a(layer, "Normalization"):
+        return
+    if layer.input_mean is None:
+        layer.finalize_state()
+    else:
+        layer.build(layer.get_build_config()["input_shape"])
 
 
 class _Planner:

@@ -1,0 +1,27 @@
+"""What the commands share that read a saved model."""
+
+import os
+from typing import Any
+
+WRONG_USE = 2
+
+
+def load(path: str) -> Any:
+    """The model in a ``.keras`` file, with its plan put on.
+
+    Raises:
+        ValueError: There is no such file, or it holds no model that Keras can read.
+        ImportError: There is no backend; the message says what to install.
+    """
+    if not os.path.isfile(path):
+        raise ValueError(f"Expected a .keras file. Received: {path!r}, which is no file")
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    import keras_mp
+
+    try:
+        return keras_mp.load_model(path)
+    except ImportError:
+        raise
+    except Exception as error:  # Keras raises what its parts raise: zip, JSON, h5, custom objects
+        first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise ValueError(f"Keras cannot read {path!r}: {first}") from error

@@ -1,0 +1,169 @@
+"""What will go wrong, or be left out, when a model trains as it stands: before it does."""
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import keras
+
+from keras_mp.policies.detect import current_device
+from keras_mp.policies.hazards import Circumstances, hazard
+from keras_mp.policies.policy import resolve
+from keras_mp.policies.structure import Place, Structure, below, structure_of
+
+Severity = Literal["error", "warning"]
+HALF = ("float16", "bfloat16")
+# Reasons that round results, where the others make them infinite, NaN or impossible.
+_ROUNDING = ("output", "output-activation")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that will go wrong.
+
+    Attributes:
+        severity: "error" for values that become infinite, NaN or constant, or code that raises;
+            "warning" for precision lost or a policy that does not do what it says.
+        layer: Path of the layer; "" for the model.
+        code: The reason, in a word that never changes.
+        why: The same in a sentence.
+        fix: Python code that mends it, with ``model`` for the model.
+    """
+
+    severity: Severity
+    layer: str
+    code: str
+    why: str
+    fix: str
+
+    def __str__(self) -> str:
+        return (
+            f"{self.severity:<8} {self.layer or '(model)'}: {self.why} [{self.code}]"
+            f"\n         {self.fix}"
+        )
+
+
+@dataclass(frozen=True)
+class AuditReport:
+    """All findings, errors first."""
+
+    findings: tuple[Finding, ...]
+
+    def __iter__(self) -> Iterator[Finding]:
+        return iter(self.findings)
+
+    def __len__(self) -> int:
+        return len(self.findings)
+
+    @property
+    def exit_status(self) -> int:
+        """0 nothing found, 1 warnings, 2 errors."""
+        severities = {finding.severity for finding in self.findings}
+        return 2 if "error" in severities else 1 if severities else 0
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "findings": [asdict(finding) for finding in self.findings],
+            "exit_status": self.exit_status,
+        }
+
+    def __str__(self) -> str:
+        if not self.findings:
+            return "nothing found that mixed precision would make wrong"
+        return "\n".join(map(str, self.findings))
+
+
+def audit(model: Any, policy: str | None = None) -> AuditReport:
+    """Look for what mixed precision will make wrong in a built model. Nothing is changed.
+
+    Args:
+        model: A built model; compiled if its optimizer is to be looked at too.
+        policy: Look at it as if every layer had this policy. None (the default) takes each layer's
+            own.
+
+    Raises:
+        ValueError: The model is not built, or the policy is not known.
+    """
+    name = None if policy is None else resolve(policy)
+    structure = structure_of(model)
+    device = current_device()
+    findings: list[Finding] = []
+    for place in structure.places:
+        own = name or place.layer.dtype_policy.name
+        half = keras.DTypePolicy(name).compute_dtype if name else place.layer.compute_dtype
+        if half not in HALF or _is_part(place):
+            continue
+        around = Circumstances(half, keras.backend.backend(), device.vendor == "CPU", structure)
+        if name is None and _left_behind(place, around):
+            findings.append(
+                Finding(
+                    "warning",
+                    place.path,
+                    "policy-left-behind",
+                    f"its policy is {own}, and none of the layers that it holds computes by it: "
+                    "Keras' setter changes one layer alone",
+                    f"keras_mp.plan(model, {own!r}).apply(model)",
+                )
+            )
+        reason = hazard(place, around)
+        if reason is not None:
+            severity: Severity = "warning" if reason.code in _ROUNDING else "error"
+            fix = f"keras_mp.plan(model, {own!r}).apply(model)"
+            findings.append(Finding(severity, place.path, reason.code, reason.sentence, fix))
+    if name is None:
+        findings += _optimizer(model, structure)
+    order = {"error": 0, "warning": 1}
+    return AuditReport(tuple(sorted(findings, key=lambda finding: order[finding.severity])))
+
+
+def _is_part(place: Place) -> bool:
+    return place.parent is not None and place.parent.category not in ("container", "custom")
+
+
+def _left_behind(place: Place, around: Circumstances) -> bool:
+    """Whether nothing that the layer holds follows its policy, though something could."""
+    held = [inner for inner in below(place) if not inner.children]
+    if any(inner.layer.compute_dtype in HALF for inner in held):
+        return False
+    return any(hazard(inner, around) is None for inner in held)
+
+
+def _optimizer(model: Any, structure: Structure) -> Iterator[Finding]:
+    from keras_mp.scaling.optimizer import LossScaleOptimizer
+
+    optimizer = getattr(model, "optimizer", None)
+    if optimizer is None or isinstance(optimizer, LossScaleOptimizer):
+        return
+    recompile = "model.compile(optimizer=keras_mp.LossScaleOptimizer({}), loss=model.loss)"
+    anew = "type(model.optimizer).from_config(model.optimizer.get_config())"
+    trained = [place for place in structure.places if place.layer.trainable_variables]
+    in_half = next((p for p in trained if not p.children and _half_variables(p.layer)), None)
+    if in_half is not None:
+        yield Finding(
+            "error",
+            in_half.path,
+            "half-variables",
+            f"its weights are {in_half.layer.variable_dtype}: an update below 1/2048 of a weight "
+            "(1/256 in bfloat16) leaves it as it is. Keep float32 masters",
+            recompile.format(anew),  # one that has slots in half precision already is too late
+        )
+    scales = (
+        isinstance(optimizer, keras.optimizers.LossScaleOptimizer) or optimizer.loss_scale_factor
+    )
+    in_float16 = next((p for p in trained if p.layer.compute_dtype == "float16"), None)
+    if in_float16 is not None and not scales:
+        yield Finding(
+            "error",
+            in_float16.path,
+            "unscaled-float16",
+            "it computes in float16 and the optimizer does not scale the loss: gradients below "
+            "2^-24 become zero",
+            recompile.format("model.optimizer"),
+        )
+
+
+def _half_variables(layer: Any) -> bool:
+    return any(
+        keras.backend.standardize_dtype(variable.dtype) in HALF
+        for variable in layer.trainable_variables
+    )

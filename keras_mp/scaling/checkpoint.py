@@ -22,14 +22,15 @@ import math
 import warnings
 import weakref
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import keras
 import numpy as np
 from keras import ops
 
-from keras_mp.scaling.state import ScaleConfig, ScaleState
+from keras_mp.scaling.admission import admit
+from keras_mp.scaling.state import ScaleConfig
 
 _STOCK_OWN = 4  # iteration, learning_rate, step_counter, dynamic_scale
 _STOCK_GOOD_STEPS, _STOCK_SCALE = "2", "3"
@@ -236,51 +237,6 @@ def _restore_scaler(owner: Any, values: Mapping[str, Any]) -> None:
             "expect, the file is damaged, or the optimizer was configured otherwise.",
             stacklevel=3,
         )
-
-
-def admit(
-    values: Mapping[str, Any], current: ScaleState, config: ScaleConfig, complete: bool = True
-) -> tuple[ScaleState, list[str]]:
-    """A state that this config can have, from one that a file holds.
-
-    Args:
-        values: Fields of ``ScaleState``, as scalars or arrays of shape ().
-        current: Gives what is missing or damaged in ``values``.
-        config: With the limits.
-        complete: Whether a missing field is to be complained about.
-
-    Returns:
-        (state, complaints), a complaint being a clause of a sentence.
-    """
-    state, complaints = asdict(current), []
-    for field in fields(ScaleState):
-        name = field.name
-        if name not in values:
-            if complete and (name != "scale" or values.get("scaled", 1)):
-                complaints.append(f"`{name}` is missing and stays {state[name]!r}")
-            continue
-        value = np.asarray(values[name])
-        if value.shape != () or value.dtype.kind not in "iuf" or not np.isfinite(value):
-            complaints.append(f"`{name}` is {value!r} and stays {state[name]!r}")
-            continue
-        low, high = _range(name, config)
-        number = float(value) if name == "scale" else int(value)
-        admitted = min(max(number, low), high)
-        if admitted != number:
-            complaints.append(f"`{name}` is {number!r}, outside [{low}, {high}]: {admitted!r} now")
-        state[name] = admitted
-    if not config.dynamic:
-        state["scale"] = config.initial_scale  # the user's own word
-    return ScaleState(**state), complaints
-
-
-def _range(name: str, config: ScaleConfig) -> tuple[float, float]:
-    largest = np.iinfo(np.int32).max
-    return {
-        "scale": (config.min_scale, config.max_scale),
-        "good_steps": (config.start_good_steps, largest),
-        "hysteresis_left": (0, config.hysteresis),
-    }.get(name, (0, largest))
 
 
 def _check_shapes(what: str, variables: list[Any], values: list[Any]) -> None:

@@ -79,6 +79,11 @@ class Masters:
         self.targets = [self.by_index.get(i, v) for i, v in enumerate(variables)]
         self._of = {optimizer._var_key(v): t for v, t in zip(variables, self.targets, strict=True)}
         self._pairs = [(variables[i], master) for i, master in self.by_index.items()]
+        self._torch: Any = None
+        if keras.backend.backend() == "torch":
+            from keras_mp.scaling.kernels.torch_masters import TorchMasters
+
+            self._torch = TorchMasters(self._pairs, renewed)
         for variable, master in self._pairs:
             share_weight_decay(optimizer.inner_optimizer, variable, master)
 
@@ -98,14 +103,23 @@ class Masters:
 
     def before(self) -> None:
         """Renew masters whose variable was changed from outside (loaded, assigned, averaged)."""
+        if self._torch is not None:
+            self._torch.before()
+            return
         _assign_all([(m, v, lambda m, v: renewed(m, v)) for v, m in self._pairs])
 
     def after(self) -> None:
         """Give the model the rounded masters. After a skipped step these are what it has."""
+        if self._torch is not None:
+            self._torch.after()
+            return
         _assign_all([(v, m, lambda v, m: ops.cast(m, v.dtype)) for v, m in self._pairs])
 
     def reset(self) -> None:
         """Take the model's values, as at the start."""
+        if self._torch is not None:
+            self._torch.reset()
+            return
         _assign_all([(m, v, lambda m, v: ops.cast(v, "float32")) for v, m in self._pairs])
 
     def stateless(
@@ -199,13 +213,6 @@ def _assign_all(updates: list[tuple[Any, Any, Callable[[Any, Any], Any]]]) -> No
         from keras_mp.scaling.kernels.tensorflow_masters import assign_all
 
         assign_all(updates)
-        return
-    if keras.backend.backend() == "torch":
-        import torch
-
-        with torch.no_grad():
-            for variable, source, compute in updates:
-                variable.assign(compute(variable.value, source.value))
         return
     for variable, source, compute in updates:
         variable.assign(compute(variable.value, source.value))

@@ -14,7 +14,7 @@ import pytest
 from helpers.stepping import BACKEND, host, make_gradients, scaled, snapshot, stateless
 
 import keras_mp
-from keras_mp.scaling.checkpoint import admit
+from keras_mp.scaling.admission import admit
 from keras_mp.scaling.state import ScaleConfig, ScaleState
 
 pytestmark = pytest.mark.backend

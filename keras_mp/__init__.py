@@ -12,6 +12,7 @@ from keras_mp._version import __version__
 
 if TYPE_CHECKING:
     from keras_mp.policies.audit import audit
+    from keras_mp.policies.convert import convert
     from keras_mp.policies.plan import PrecisionPlan, plan
     from keras_mp.policies.policy import (
         EmulatedPrecisionWarning,
@@ -38,6 +39,7 @@ _PUBLIC = {
     "ScaleConfig": "keras_mp.scaling.state",
     "allow_tf32": "keras_mp.policies.tf32",
     "audit": "keras_mp.policies.audit",
+    "convert": "keras_mp.policies.convert",
     "load_model": "keras_mp.policies.saving",
     "plan": "keras_mp.policies.plan",
     "policy_scope": "keras_mp.policies.policy",
@@ -57,6 +59,7 @@ __all__ = [
     "__version__",
     "allow_tf32",
     "audit",
+    "convert",
     "load_model",
     "plan",
     "policy_scope",

@@ -1,0 +1,91 @@
+"""Keras' metrics under Keras' names, right in half precision: ``keras_mp.metrics.Accuracy``.
+
+Three things differ from the class of that name in ``keras.metrics``:
+
+- a batch whose predictions, labels or sample weights are not finite (a step that a loss scale
+  optimizer skips) is left out, and counted in ``nonfinite_batches``;
+- half-precision predictions are compared in float32, so that class labels beyond 2,048 are not
+  rounded to the precision of the predictions;
+- sums are kept in float32.
+
+Every metric class of ``keras.metrics`` has its counterpart; arguments, results and configs are
+Keras' own.
+"""
+
+from typing import Any
+
+import keras
+from keras import ops
+
+_HALF = ("float16", "bfloat16")
+
+
+class FiniteMetric(keras.metrics.Metric):
+    """The part that is ours, mixed into a Keras metric class."""
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        self.nonfinite = self.add_variable(
+            shape=(), initializer="zeros", dtype="int32", name="nonfinite"
+        )
+
+    @property
+    def nonfinite_batches(self) -> int:
+        """Batches left out since the last ``reset_state``. Reads the device."""
+        return int(ops.convert_to_numpy(self.nonfinite))
+
+    def reset_state(self) -> None:
+        super().reset_state()
+        self.nonfinite.assign(0)  # Mean and others reset only the variables that they know
+
+    def update_state(self, *args: Any, **kwargs: Any) -> None:
+        """Update from a batch, or count it where it is not finite."""
+        flags: list[Any] = []
+        args = tuple(_usable(a, flags) for a in args)
+        kwargs = {name: _usable(a, flags) for name, a in kwargs.items()}
+        finite = ops.all(ops.stack(flags)) if flags else True
+        others = [v for v in self.variables if v is not self.nonfinite]
+        before = [ops.copy(v.value) for v in others]
+        super().update_state(*args, **kwargs)
+        for variable, old in zip(others, before, strict=True):
+            variable.assign(ops.where(finite, variable.value, old))
+        self.nonfinite.assign(self.nonfinite + ops.cast(ops.logical_not(finite), "int32"))
+
+
+def _usable(value: Any, flags: list[Any]) -> Any:
+    """A tensor, in float32 where it was in half precision, without what is not finite.
+
+    Such a batch does not count, but the metric sees it, and some refuse a NaN aloud.
+
+    Args:
+        flags: Gets whether the tensor was finite (bool, shape ()), if it is floating.
+    """
+    if value is None:
+        return None
+    value = ops.convert_to_tensor(value)
+    dtype = keras.backend.standardize_dtype(value.dtype)
+    if not keras.backend.is_float_dtype(dtype):
+        return value
+    if dtype in _HALF:
+        value = ops.cast(value, "float32")
+    finite = ops.isfinite(value)
+    flags.append(ops.all(finite))
+    return ops.where(finite, value, ops.zeros_like(value))
+
+
+def _counterpart(base: type) -> type:
+    made = type(
+        base.__name__, (FiniteMetric, base), {"__module__": __name__, "__doc__": base.__doc__}
+    )
+    return keras.saving.register_keras_serializable(package="keras_mp.metrics")(made)
+
+
+# All of them at once: a model's file names the class, and may be read before the class was used.
+__all__ = sorted(
+    name
+    for name, value in vars(keras.metrics).items()
+    if isinstance(value, type)
+    and issubclass(value, keras.metrics.Metric)
+    and value is not keras.metrics.Metric
+)
+globals().update({name: _counterpart(getattr(keras.metrics, name)) for name in __all__})

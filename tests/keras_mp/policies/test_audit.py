@@ -178,6 +178,7 @@ class TestWellModels:
         model.compile(keras_mp.LossScaleOptimizer("adam"), "categorical_crossentropy")
         assert codes(model) == []
 
+    @pytest.mark.filterwarnings("ignore:Explicitly requested dtype float64")  # jax has none
     def test_float64(self):
         model = keras.Sequential([keras.Input((4,)), layers.Dense(3, dtype="float64")])
         assert codes(model) == []

@@ -46,7 +46,7 @@ class MonitorApp(App[None]):
     """
 
     TITLE = "keras-mp"
-    CSS_PATH = "app.tcss"
+    CSS_PATH = Path(__file__).with_name("app.tcss")
     COMMANDS: ClassVar = {MonitorCommands}
     KEYS = EVERYWHERE
     BINDINGS: ClassVar[list[BindingType]] = [*bindings(KEYS)]

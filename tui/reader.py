@@ -1,5 +1,6 @@
 """Looks at the journals and makes snapshots. Used from one thread only, the feed's."""
 
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -46,10 +47,15 @@ class Reader:
 
     def look(self, seconds: float | None = 0.2) -> Snapshot:
         """One look at the disk, reading for about ``seconds`` (None: all there is)."""
+        behind = False
         errors: list[str] = []
         jobs: dict[str, JobView] = {}
         for path, folder in self._folders.items():
-            folder.poll(seconds)
+            began = time.monotonic()
+            folder.poll(seconds, hurry=True)
+            # Busy journals are never read to their very end; behind is who used up the time.
+            behind |= seconds is not None and time.monotonic() - began >= seconds
+            behind |= any(job.loading < 1 for job in folder.jobs)
             if folder.error:
                 errors.append(folder.error)
             # What a host that is away did since cannot be judged: its jobs stay as they were.
@@ -58,7 +64,7 @@ class Reader:
                 key = f"{path}\0{job.run_id}"
                 jobs[key] = self._view(key, path, job, heard)
         self._known = {key: known for key, known in self._known.items() if key in jobs}
-        self.behind = any(folder.loading for folder in self._folders.values())
+        self.behind = behind
         now = self._clock.now()
         return Snapshot(time=now, jobs=tuple(jobs.values()), errors=errors, behind=self.behind)
 

@@ -127,8 +127,8 @@ class RemoteRuns:
                 break
         self._folder.poll(None)
 
-    def poll(self, seconds: float | None = 0.2) -> list[Job]:
-        return self._folder.poll(seconds)
+    def poll(self, seconds: float | None = 0.2, hurry: bool = False) -> list[Job]:
+        return self._folder.poll(seconds, hurry)
 
     def close(self) -> None:
         """End the relay and forget the copy."""

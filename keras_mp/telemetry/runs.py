@@ -41,6 +41,7 @@ class _Entry:
         self.path = path
         self.job = Job(inert(path.name), path)
         self.preview: Job | None = None
+        self.looked_at = False
         self._files: dict[tuple[int, int], JournalFile] = {}
         self._preview_files: dict[tuple[int, int], JournalFile] = {}
         self._listed: int | None = None
@@ -206,7 +207,7 @@ class RunsFolder:
     @property
     def jobs(self) -> list[Job]:
         """All jobs, the latest started first."""
-        shown = [entry.shown() for entry in self._entries.values()]
+        shown = [entry.shown() for entry in self._entries.values() if entry.looked_at]
         return sorted(shown, key=lambda job: (-_began(job), job.run_id))
 
     @property
@@ -214,19 +215,31 @@ class RunsFolder:
         """Whether some history is still to be read."""
         return any(entry.preview is not None or entry.behind() for entry in self._entries.values())
 
-    def poll(self, seconds: float | None = 0.2) -> list[Job]:
+    def poll(self, seconds: float | None = 0.2, hurry: bool = False) -> list[Job]:
         """One look at the disk.
 
         Args:
             seconds: About how long to read at most; the rest comes at the next call. None reads
                 all there is.
+            hurry: When the time is up, leave whole runs for the next call, which begins with them;
+                a run is among the jobs once it has been looked at. Without, each has its turn.
 
         Returns:
             The jobs that are new or have changed.
         """
         self._find()
         until = None if seconds is None else time.monotonic() + seconds
-        return [entry.shown() for entry in list(self._entries.values()) if entry.poll(until)]
+        changed: list[Job] = []
+        for name in list(self._entries):
+            entry = self._entries[name]
+            if entry.poll(until):
+                changed.append(entry.shown())
+            entry.looked_at = True
+            if hurry and until is not None:
+                self._entries[name] = self._entries.pop(name)  # behind the ones not looked at
+                if time.monotonic() > until:
+                    break
+        return changed
 
     def _find(self) -> None:
         try:

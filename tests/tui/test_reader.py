@@ -77,3 +77,35 @@ def test_places_below_the_home_folder_are_abbreviated(monkeypatch):
     assert place_name("/home/me/runs") == "~/runs"
     assert place_name("/data/runs") == "/data/runs"
     assert place_name("runs") == "runs"
+
+
+def test_a_busy_journal_is_not_a_history_still_to_be_read(runs, monkeypatch):
+    """Records that came during the look are for the next one: the feed must pause before it."""
+    runs.add("float32")
+    reader, _ = reader_on(runs)
+    reader.look()
+    path = runs.path / "float32" / "events-0.jsonl"
+    folder = next(iter(reader._folders.values()))
+    poll = folder.poll
+
+    def poll_and_write(seconds, hurry):
+        out = poll(seconds, hurry)
+        with open(path, "ab") as file:
+            file.write(path.read_bytes().splitlines(keepends=True)[1])
+        return out
+
+    monkeypatch.setattr(folder, "poll", poll_and_write)
+    reader.look()
+    assert folder.loading
+    assert not reader.behind
+
+
+def test_many_runs_come_a_few_at_a_time_and_all_of_them_come(runs):
+    names = ["float32", "sawtooth", "killed", "failed", "thrashing"]
+    runs.add(*names)
+    reader, _ = reader_on(runs)
+    seen = [len(reader.look(seconds=0.0).jobs) for _ in range(5)]
+    assert seen == [1, 2, 3, 4, 5], "the first look does not wait for all of them"
+    reader.look(None)
+    assert {job.step for job in reader.look(None).jobs} == {564, 218, 120, 396}
+    assert not reader.behind

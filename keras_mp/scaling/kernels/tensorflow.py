@@ -39,7 +39,7 @@ class TensorFlowKernel(Kernel):
         self.loss_guard: LossGuard | None = None
         self.binding: Any = None
         self.half: bool | None = None  # float16 was seen in some loss' graph
-        self.learnt: dict[int, int] | None = None  # distances, until the optimizer is told
+        self.learnt: Any = None  # (loss, distances), until the optimizer is told
         self.told_run = 0
         self.bind_after: Any = None  # the graph in whose trace binding had to wait
         self.thread = threading.local()  # replicas are traced in threads of their own
@@ -49,10 +49,10 @@ class TensorFlowKernel(Kernel):
     @tf.autograph.experimental.do_not_convert
     def scale_loss(self, loss: Any) -> Any:
         loss = tf.convert_to_tensor(loss)
-        if not strategies.replicas():
-            self._bind_late()
         if tf.is_symbolic_tensor(loss):
             self._inspect(loss)
+        if not strategies.replicas():
+            self._tell_optimizer()
         # The gradients of a loss that is no scalar are those of its sum.
         self.thread.loss = seen = loss if loss.shape.rank == 0 else tf.reduce_sum(loss)
         if self.loss_guard is not None:
@@ -62,17 +62,23 @@ class TensorFlowKernel(Kernel):
 
     def _inspect(self, loss: Any) -> None:
         variables = [getattr(v, "value", v) for v in self.optimizer._trainable_variables]
-        half, self.learnt = inspect_graph(loss, variables)
+        half, distances = inspect_graph(loss, variables)
+        self.learnt = loss, distances
         # A loss without float16 beside one with it: the scale is for both.
         self.half = self.half or half
 
     def _tell_optimizer(self) -> None:
         """Hand on what the loss' graph told; under a strategy not from inside a replica."""
         self._bind_late()
-        if self.learnt is not None:
-            with tf.init_scope():
-                self.optimizer._saw_graph(self.half, self.learnt)
-            self.learnt = None
+        if self.learnt is None:
+            return
+        loss, distances = self.learnt
+        self.learnt = None
+        # A loss of another function was scaled before: gradients of it may be on their way here,
+        # and the scale must stay what it was for them.
+        half = self.half if belongs_here(loss) else None
+        with tf.init_scope():
+            self.optimizer._saw_graph(half, distances)
 
     def _take_loss(self) -> Any:
         loss = getattr(self.thread, "loss", None)

@@ -74,8 +74,9 @@ class PrecisionPlan:
             ValueError: The model has other layers than the plan.
         """
         for place, row in self._matched(structure_of(model)):
-            if place.layer.dtype_policy.name != row.policy:
-                place.layer.dtype_policy = keras.DTypePolicy(row.policy)
+            policy = _fitting(place.layer, row.policy)
+            if place.layer.dtype_policy.name != policy:
+                place.layer.dtype_policy = keras.DTypePolicy(policy)
                 _cast_again(place.layer)
         # Functions that were traced go on computing as they were traced.
         model.make_predict_function(force=True)
@@ -193,6 +194,16 @@ def plan(model: Any, policy: str = "auto", *, rules: Rules | None = None) -> Pre
     around = Circumstances(half, keras.backend.backend(), device.vendor == "CPU", structure)
     planner = _Planner(name, around, _Rules(rules or {}, structure))
     return PrecisionPlan(name, tuple(planner.row(place) for place in structure.places))
+
+
+def _fitting(layer: Any, policy: str) -> str:
+    """Pure half precision for a layer with float32 variables is the mixed policy.
+
+    Under "float16" Keras casts no variable, as they are float16 already, and those of float32 would
+    draw the computation into float32.
+    """
+    wide = any(keras.backend.standardize_dtype(v.dtype) == "float32" for v in layer.weights)
+    return f"mixed_{policy}" if policy in ("float16", "bfloat16") and wide else policy
 
 
 def _cast_again(layer: Any) -> None:

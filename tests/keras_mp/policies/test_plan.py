@@ -102,6 +102,13 @@ class TestApply:
             fresh = build()
         assert np.array_equal(numbers(model(X)), numbers(fresh(X)))
 
+    @pytest.mark.parametrize("half", ["float16", "bfloat16"])
+    def test_pure_half_precision_computes_in_it_though_variables_stay(self, half):
+        model = keras.Sequential([keras.Input((8,)), layers.Dense(4, name="body"), layers.Dense(1)])
+        keras_mp.plan(model, half).apply(model)
+        assert dtype_of(model.get_layer("body")(X)) == half
+        assert model.get_layer("body").kernel.dtype == "float32"
+
     def test_functions_that_were_traced_are_made_again(self):
         model = nested()
         before = model.predict(X, verbose=0)

@@ -293,6 +293,8 @@ class Job:
             self._rewind(record.step)
         self.overflows.append(record)
         self.overflow_count += 1
+        if record.optimizer is not None:
+            return  # the scale drawn is the first optimizer's
         for value in (record.scale_before, record.scale_after):
             if value is not None:
                 self.scales.append(record.step, record.time, {"scale": value}, replace=False)

@@ -9,6 +9,7 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_mp.scaling.optimizer import LossScaleOptimizer
 from keras_mp.telemetry import about
 from keras_mp.telemetry.recorder import Numbers, Recorder, check_every, describe_error
 from keras_mp.telemetry.sources import Source, longest_gap, source_for
@@ -67,6 +68,7 @@ class Monitor(keras.callbacks.Callback):
         self._rank = self._rank if rank is None else rank
         self._recorder: Recorder | None = None
         self._training = False
+        self._bound = False
         self._warned = False
         self._base = 0
         self._epoch: int | None = None
@@ -95,6 +97,11 @@ class Monitor(keras.callbacks.Callback):
         model = self.model
         optimizer = getattr(model, "optimizer", None)
         self._warn_of_float16(optimizer)
+        self._bound = isinstance(optimizer, LossScaleOptimizer)
+        if isinstance(optimizer, LossScaleOptimizer):
+            # By its layers it is decided whether the loss is scaled, and its state (BatchNorm
+            # statistics) stays as it was on skipped steps.
+            optimizer.bind(model)
         source = source_for(optimizer)
         self._steps_per_execution = int(getattr(model, "steps_per_execution", 1) or 1)
         self._base = self._start_source(source)
@@ -137,6 +144,8 @@ class Monitor(keras.callbacks.Callback):
         recorder = self._recorder
         if recorder is None or not self._training:
             return
+        if self._last_begin is None and self._bound:
+            self.model.optimizer.refresh()  # weights may have been loaded since the last epoch
         if self._last_begin is not None:
             recorder.pace.correct_last(batch - self._last_begin)
         if recorder.due(time.perf_counter(), self._steps_per_execution):
@@ -198,9 +207,9 @@ class Monitor(keras.callbacks.Callback):
         recorder = self._recorder
         if recorder is None:
             return
-        sync = getattr(self.model, "jax_state_sync", None)
-        if sync is not None:
-            sync()
+        # On jax the variables are behind until a callback is asked for its model: that property
+        # brings them up to date. So it is asked for here, and nowhere at each step.
+        _ = self.model
         recorder.look(self._numbers, self._epoch)
 
     def _end_of_steps(self) -> None:

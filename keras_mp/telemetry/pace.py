@@ -88,12 +88,12 @@ class Pace:
             for begin, end, count in zip(self._marks, ends, self._steps, strict=True)
             if count
         )
+        p50: float | None = None
+        p95: float | None = None
         if waited > AHEAD_SHARE * seconds and steps:
             p50 = p95 = seconds / steps
         elif times:
             p50, p95 = times[(len(times) - 1) // 2], times[int(0.95 * (len(times) - 1) + 0.5)]
-        else:
-            p50 = p95 = None
         compiling = seconds if self._first else None
         self._first = False
         self._marks, self._steps, self.pending = [], [], 0

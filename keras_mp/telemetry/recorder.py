@@ -242,6 +242,7 @@ class Recorder:
                     variables=skip.variables,
                     layer=skip.layer,
                     origin=skip.origin,
+                    optimizer=skip.optimizer,
                 )
             )
         self._write(
@@ -251,7 +252,7 @@ class Recorder:
                 epoch=epoch,
                 steps=steps,
                 loss=_loss(told.loss, reading.loss),
-                metrics=dict(told.metrics),
+                metrics={**told.metrics, **reading.metrics},
                 samples=told.samples,
                 tokens=told.tokens,
                 seconds=window.seconds if window else None,

@@ -125,6 +125,7 @@ class Overflow:
         variables: Paths of the variables whose gradients were not finite.
         layer: The member of that set nearest the loss.
         origin: "loss" only if the loss itself was not finite.
+        optimizer: Which one skipped, where a job has several; None for the first.
     """
 
     kind: ClassVar[str] = "overflow"
@@ -136,6 +137,7 @@ class Overflow:
     variables: list[str] = field(default_factory=list)
     layer: str | None = None
     origin: Origin = "unknown"
+    optimizer: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

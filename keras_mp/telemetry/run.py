@@ -46,7 +46,8 @@ class Run:
         name: Name of the job and of its folder. A job that is started again under the same name
             goes on in the same journal. Defaults to "run" and the time.
         optimizer: A Keras optimizer whose loss scale is to be followed; with
-            ``keras_mp.LossScaleOptimizer`` each skipped step is in the journal.
+            ``keras_mp.LossScaleOptimizer`` each skipped step is in the journal. Several, by name
+            (``{"generator": ..., "discriminator": ...}``): the first one's scale is the job's.
         model: The model, for its name, size and policy.
         policy: Name of the dtype policy where there is no Keras model that tells.
         planned_steps: Steps that the job means to do, for progress and ETA.

@@ -6,7 +6,8 @@ alone); any other optimizer has no scale. Imports no backend.
 """
 
 import math
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from keras_mp.telemetry.records import Origin
@@ -26,6 +27,7 @@ class Skip:
     variables: list[str]
     layer: str | None
     origin: Origin
+    optimizer: str | None = None
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,7 @@ class Reading:
         skips: The skipped steps since the last look, in order; complete unless ``missed``.
         missed: Steps since the last look of which nothing is known any more.
         losses: Losses of the steps since the last look where they were seen.
+        metrics: Further values by name.
     """
 
     step: int | None = None
@@ -48,6 +51,7 @@ class Reading:
     skips: list[Skip] = field(default_factory=list)
     missed: int = 0
     losses: list[float] = field(default_factory=list)
+    metrics: dict[str, float] = field(default_factory=dict)
 
     @property
     def loss(self) -> float | None:
@@ -192,8 +196,68 @@ class PlainSource:
         return Reading()
 
 
+class SeveralSources:
+    """Several optimizers of one loop (a GAN's two), by name; the loop's own count is the step.
+
+    The scale shown is the first one's; those of the others are metrics (``scale:<name>``). Skips
+    and applied steps are added up. A skip is placed at the loop's step during which it happened, by
+    its place among the optimizer's own steps since the last look.
+    """
+
+    def __init__(self, optimizers: Mapping[str, Any]):
+        self._sources = {name: source_for(one) for name, one in optimizers.items()}
+        self._done = dict.fromkeys(self._sources, 0)
+        self._counted = 0
+        self.rows = min(source.rows for source in self._sources.values())
+        self.settings: dict[str, Any] | None = next(
+            (s.settings for s in self._sources.values() if s.settings), None
+        )
+
+    def start(self, longest: int) -> int:
+        self._done = {name: source.start(longest) for name, source in self._sources.items()}
+        self.rows = min(source.rows for source in self._sources.values())
+        self._counted = next(iter(self._done.values()))
+        return self._counted
+
+    def read(self, counted: int) -> Reading:
+        told = {name: source.read(counted) for name, source in self._sources.items()}
+        first = next(iter(told))
+        skips: list[Skip] = []
+        metrics: dict[str, float] = {}
+        for name, reading in told.items():
+            now = reading.step if reading.step is not None else counted
+            before = self._done[name]
+            per_step = (counted - self._counted) / max(1, now - before)
+            self._done[name] = now
+            for skip in reading.skips:
+                place = self._counted + math.ceil((skip.step - before) * per_step)
+                own = None if name == first else name
+                skips.append(replace(skip, step=min(counted, max(1, place)), optimizer=own))
+            if name != first and reading.scale is not None:
+                metrics[f"scale:{name}"] = reading.scale
+        self._counted = counted
+        lead = told[first]
+        return Reading(
+            scale=lead.scale,
+            skipped=_total(reading.skipped for reading in told.values()),
+            applied=_total(reading.applied for reading in told.values()),
+            good_steps=lead.good_steps,
+            grad_norm=lead.grad_norm,
+            skips=sorted(skips, key=lambda skip: skip.step),
+            missed=sum(reading.missed for reading in told.values()),
+            metrics=metrics,
+        )
+
+
+def _total(values: Iterable[int | None]) -> int | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None
+
+
 def source_for(optimizer: Any) -> Source:
-    """The way to look at ``optimizer`` (None for no optimizer)."""
+    """The way to look at ``optimizer``: one, several by name, or None for none."""
+    if isinstance(optimizer, Mapping):
+        return SeveralSources(optimizer) if optimizer else PlainSource()
     if hasattr(optimizer, "recent_steps") and hasattr(optimizer, "watch"):
         return RingSource(optimizer)
     if hasattr(optimizer, "dynamic_growth_steps") and hasattr(optimizer, "inner_optimizer"):
@@ -205,6 +269,8 @@ def optimizer_name(optimizer: Any) -> str | None:
     """Class name, of the inner optimizer where there is a wrapper."""
     if optimizer is None:
         return None
+    if isinstance(optimizer, Mapping):
+        return ", ".join(str(optimizer_name(one)) for one in optimizer.values())
     return type(getattr(optimizer, "inner_optimizer", optimizer)).__name__
 
 

@@ -163,3 +163,31 @@ def test_the_optimizer_s_skips_are_told(run_of, only_job):
     job = only_job()
     assert [o.step for o in job.overflows] == sorted(bad)
     assert (job.step, job.skipped, job.latest.applied, job.scale) == (12, 3, 9, 32.0)
+
+
+def test_several_optimizers_are_told_apart(run_of, only_job):
+    import keras
+
+    import keras_mp
+
+    bad = {"first": {4}, "second": {3, 4, 9}}
+    variables = {name: keras.Variable(np.ones(2, "float32"), name=name) for name in bad}
+    optimizers = {
+        name: keras_mp.LossScaleOptimizer("sgd", initial_scale=2.0 ** (8 + i))
+        for i, name in enumerate(bad)
+    }
+    for name, optimizer in optimizers.items():
+        optimizer.build([variables[name]])
+    with run_of(optimizer=optimizers, every=5) as run:
+        for step in range(1, 13):
+            for name, optimizer in optimizers.items():
+                optimizer.scale_loss(tensor(1.0))
+                gradient = np.full(2, np.inf if step in bad[name] else 1.0, "float32")
+                optimizer.apply([keras.ops.convert_to_tensor(gradient)], [variables[name]])
+            run.step(loss=1.0)
+    job = only_job()
+    told = [(o.step, o.optimizer) for o in job.overflows]
+    assert told == [(3, "second"), (4, None), (4, "second"), (9, "second")]
+    assert (job.step, job.skipped, job.latest.applied) == (12, 4, 20)
+    assert (job.scale, job.latest.metrics["scale:second"]) == (128.0, 64.0)
+    assert set(job.scales["scale"]) == {256.0, 128.0}  # drawn: the first one's alone

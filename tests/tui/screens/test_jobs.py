@@ -101,6 +101,15 @@ async def test_a_running_job_has_an_eta(runs):
         assert not row_of(app, "killed").rstrip().endswith("–")
 
 
+async def test_a_measure_of_its_own_stands_beside_a_finished_job(runs):
+    app = runs.add("数字-bfloat16").app()
+    async with app.run_test(size=(200, 60)) as pilot:
+        await open_on(app, pilot)
+        (job,) = app.snapshot.jobs
+        assert f"hits {job.results['hits']:.3g}" in row_of(app, "bfloat16")
+        assert "hits 0." in part(app, "#verdict")
+
+
 async def test_a_job_without_a_scale_shows_dashes_and_says_so(runs):
     app = runs.add("float32").app()
     async with app.run_test(size=SIZE) as pilot:

@@ -18,7 +18,7 @@ from keras_mp.telemetry.format import (
 )
 from tui.drawing.roles import Piece, Role
 from tui.snapshot import JobView
-from tui.widgets.line_table import Column
+from tui.widgets.columns import Column
 
 _MARKS: dict[str, Piece] = {"ok": ("  ", "text"), "warning": (" ·", "warn"), "error": (" !", "bad")}
 ENDED = ("done", "stopped", "failed", "dead")

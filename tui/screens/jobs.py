@@ -21,9 +21,10 @@ from tui.screens.base import ShownScreen
 from tui.screens.compare import MAX_JOBS
 from tui.snapshot import JobView
 from tui.widgets.chart_view import ChartView
+from tui.widgets.columns import Layout
 from tui.widgets.event_list import EventList
 from tui.widgets.key_bar import KeyBar
-from tui.widgets.line_table import Layout, LineTable, TableHeader
+from tui.widgets.line_table import LineTable, TableHeader
 from tui.widgets.notice import Notice
 from tui.widgets.status_line import StatusLine
 from tui.widgets.verdict_line import VerdictLine

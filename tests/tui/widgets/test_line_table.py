@@ -2,7 +2,8 @@ import pytest
 from textual.app import App
 
 from tui.drawing.roles import ROLES
-from tui.widgets.line_table import Column, LineTable, TableHeader, lay_out
+from tui.widgets.columns import Column, lay_out
+from tui.widgets.line_table import LineTable, TableHeader
 
 COLUMNS = (
     Column("name", "job", 12, stretch=20),

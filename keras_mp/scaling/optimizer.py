@@ -121,6 +121,7 @@ class LossScaleOptimizer(ForwardsToInner, keras.optimizers.LossScaleOptimizer):
         object.__setattr__(self, "_state", None)
         object.__setattr__(self, "_kernel", None)
         object.__setattr__(self, "_ring_rows", 0)
+        object.__setattr__(self, "_headroom_every", 0)
         object.__setattr__(self, "_distances", {})
         object.__setattr__(self, "_masters", None)
         object.__setattr__(self, "_waiting", checkpoint.Waiting())
@@ -157,6 +158,8 @@ class LossScaleOptimizer(ForwardsToInner, keras.optimizers.LossScaleOptimizer):
         object.__setattr__(self, "_kernel", kernel_for(self))
         if self._ring_rows:
             self._kernel.allocate_ring(self._ring_rows)
+        if self._headroom_every:
+            self._kernel.measure_headroom(self._headroom_every)
         self.built = True
         if self._binding is not None:
             self._take_binding()
@@ -369,6 +372,39 @@ class LossScaleOptimizer(ForwardsToInner, keras.optimizers.LossScaleOptimizer):
     def describe(self, row: StepRow) -> Attribution:
         """Which variables made a step overflow, the layer nearest the loss, and the origin."""
         return attribute(row, self.variable_paths, self._distances)
+
+    def measure_headroom(self, every: int = 100) -> None:
+        """Measure, every so many steps, how far each variable's scaled gradient is from 65504.
+
+        Costs one pass over the gradients at those steps and nothing at the others. On TensorFlow a
+        train function that was traced before needs ``model.make_train_function(force=True)``.
+
+        Args:
+            every: Steps between two measurements. Defaults to 100.
+        """
+        if isinstance(every, bool) or not isinstance(every, int) or every < 1:
+            raise ValueError(f"`every` must be an integer from 1 on. Received: every={every!r}")
+        object.__setattr__(self, "_headroom_every", every)
+        if self._kernel is not None:
+            self._kernel.measure_headroom(every)
+
+    def headroom(self) -> dict[str, float]:
+        """float16's largest number (65504) over the largest scaled gradient, for each variable.
+
+        By path, as last measured (``measure_headroom``): 4.0 means that the scale could double
+        twice; below 1 a gradient of that size would not fit into float16; infinity, that all of the
+        gradient was zero. Empty before the first measurement. Reads the device.
+        """
+        largest = None if self._kernel is None else self._kernel.largest_gradients()
+        if largest is None:
+            return {}
+        with np.errstate(divide="ignore"):
+            room = np.float64(65504.0) / largest.astype(np.float64)
+        return {
+            path: float(r)
+            for path, r in zip(self.variable_paths, room, strict=True)
+            if not np.isnan(r)
+        }
 
     def overflow_report(self) -> OverflowReport:
         """Which variables were not finite, how often, since when; the layer to blame. Printable."""

@@ -92,6 +92,14 @@ class Kernel:
     def look(self) -> None:
         """Let the host see what happened since the last look, and say what must be said."""
 
+    def measure_headroom(self, every: int) -> None:
+        """From now on measure each variable's largest scaled gradient, every so many steps."""
+        raise NotImplementedError
+
+    def largest_gradients(self) -> np.ndarray | None:
+        """[variables]: largest magnitude of each scaled gradient when last measured, or None."""
+        return None
+
     def overflow_counts(self) -> np.ndarray:
         """[3, variables]: how often, first step, last step a gradient was not finite."""
         return self.overflows

@@ -41,12 +41,15 @@ class JaxKernel(Kernel):
             them, and whether the loss of the last was finite (-1: not seen); None with attribution
             off.
         ring: float32, [rows, columns], the last steps; None until it is asked for.
+        largest: float32, [variables], of each scaled gradient; None until it is asked for.
     """
 
     def __init__(self, optimizer: Any):
         super().__init__(optimizer)
         self.counts: Any = None
         self.ring: Any = None
+        self.largest: Any = None
+        self.headroom_every = 0
         self.run_told = 0  # the step before the run of skips that was last looked at
         if optimizer.attribution:
             empty = np.zeros((4, len(optimizer._trainable_variables)), np.int32)
@@ -54,7 +57,7 @@ class JaxKernel(Kernel):
 
     @property
     def carried(self) -> list[Any]:
-        return [v for v in (self.counts, self.ring) if v is not None]
+        return [v for v in (self.counts, self.ring, self.largest) if v is not None]
 
     def allocate_ring(self, rows: int) -> None:
         if self.ring is None or self.ring.shape[0] < rows:
@@ -66,6 +69,15 @@ class JaxKernel(Kernel):
             return None
         self.look()
         return np.asarray(self.ring.value)
+
+    def measure_headroom(self, every: int) -> None:
+        self.headroom_every = every
+        if self.largest is None:
+            empty = np.full(len(self.optimizer._trainable_variables), np.nan, np.float32)
+            self.largest = self._variable("largest_gradients", empty)
+
+    def largest_gradients(self) -> np.ndarray | None:
+        return None if self.largest is None else np.asarray(self.largest.value)
 
     def overflow_counts(self) -> np.ndarray:
         self.look()
@@ -137,12 +149,16 @@ class JaxKernel(Kernel):
         loss, self.loss = self.loss, None
         order = np.array([self.optimizer._get_variable_index(v) for v in variables])
         count = len(self.optimizer._targets)
+        spread = unscaled
         if len(order) != count or not np.array_equal(order, np.arange(count)):
+            spread = [None] * count
+            for position, grad in zip(order, unscaled, strict=True):
+                spread[position] = grad
             flags = jnp.ones(count, bool).at[order].set(flags)
             norms = None if norms is None else jnp.zeros(count, jnp.float32).at[order].set(norms)
         own = [*self.state.variables, *self.carried]
         after, carried = self._record(
-            before, flags, norms, loss, updated, [v.value for v in self.carried]
+            before, flags, norms, loss, updated, [v.value for v in self.carried], spread
         )
         for variable, value in zip(own, [*after, *carried], strict=True):
             variable.assign(value)
@@ -178,7 +194,7 @@ class JaxKernel(Kernel):
         counter = raw_iterations(self.inner)
         iterations = inner[[v is counter for v in self.inner.variables].index(True)]
         after, carried = self._record(
-            before, flags, norms, loss, self.is_update(iterations), carried
+            before, flags, norms, loss, self.is_update(iterations), carried, unscaled
         )
 
         def step() -> tuple[list[Any], list[Any]]:
@@ -205,12 +221,30 @@ class JaxKernel(Kernel):
         )
 
     def _record(
-        self, before: Values, flags: Any, norms: Any, loss: Any, updated: Any, carried: list[Any]
+        self,
+        before: Values,
+        flags: Any,
+        norms: Any,
+        loss: Any,
+        updated: Any,
+        carried: list[Any],
+        grads: list[Any],
     ) -> tuple[Values, list[Any]]:
         counts = carried.pop(0) if self.counts is not None else None
         ring = carried.pop(0) if self.ring is not None else None
+        largest = carried.pop(0) if self.largest is not None else None
         after, counts, ring = record(before, flags, norms, loss, updated, counts, ring, self.config)
-        return after, [x for x in (counts, ring) if x is not None]
+        if largest is not None:
+            step = after.counters[SKIPPED] + after.counters[APPLIED]
+            due = step % self.headroom_every == 0
+            largest = jax.lax.cond(due, lambda: self._sizes(grads, before.scale), lambda: largest)
+        return after, [x for x in (counts, ring, largest) if x is not None]
+
+    def _sizes(self, grads: list[Any], scale: Any) -> Any:
+        """Largest magnitude of each scaled gradient, from unscaled ones; 0 where there is none."""
+        zero = jnp.zeros((), jnp.float32)
+        sizes = [zero if g is None else jnp.max(jnp.abs(g)).astype(jnp.float32) for g in grads]
+        return jnp.stack(sizes) * scale
 
     # What is said aloud.
 

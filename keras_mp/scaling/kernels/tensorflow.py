@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_mp import _keras_internals
-from keras_mp.scaling.device_state import CONSECUTIVE_SKIPS, Values
+from keras_mp.scaling.device_state import APPLIED, CONSECUTIVE_SKIPS, SKIPPED, Values
 from keras_mp.scaling.kernels import tensorflow_check as check
 from keras_mp.scaling.kernels import tensorflow_replicas as strategies
 from keras_mp.scaling.kernels.common import Kernel
@@ -40,6 +40,8 @@ class TensorFlowKernel(Kernel):
         self.binding: Any = None
         self.half: bool | None = None  # float16 was seen in some loss' graph
         self.learnt: Any = None  # (loss, distances), until the optimizer is told
+        self.headroom_every = 0
+        self.largest: Any = None
         self.told_run = 0
         self.bind_after: Any = None  # the graph in whose trace binding had to wait
         self.thread = threading.local()  # replicas are traced in threads of their own
@@ -109,6 +111,8 @@ class TensorFlowKernel(Kernel):
             fused = None
         old = [] if self.guard is None else self.guard.before()
         loss = self._take_loss()
+        if self.headroom_every:
+            self._measure(before, present, places)
 
         def skip(flags: Any) -> None:
             self._skip(before, self._spread(tf.logical_not(flags), places, False), loss, old)
@@ -276,6 +280,26 @@ class TensorFlowKernel(Kernel):
     def overflow_counts(self) -> np.ndarray:
         self.look()
         return self.log.read_counts()[0]
+
+    def measure_headroom(self, every: int) -> None:
+        """On several replicas nothing is measured: each has other gradients."""
+        self.headroom_every = every
+        if self.largest is None:
+            with tf.init_scope():
+                self.largest = tf.Variable(tf.fill([self.count], np.float32("nan")), False)
+
+    def largest_gradients(self) -> np.ndarray | None:
+        return None if self.largest is None else self.largest.numpy()
+
+    def _measure(self, before: Values, unscaled: list[Any], places: list[int]) -> None:
+        step = before.counters[SKIPPED] + before.counters[APPLIED] + 1
+
+        def measure() -> None:
+            dense = [g.values if isinstance(g, tf.IndexedSlices) else g for g in unscaled]
+            sizes = [tf.reduce_max(tf.abs(tf.cast(g, "float32"))) for g in dense]
+            self.largest.assign(self._spread(tf.stack(sizes) * before.scale, places, 0.0))
+
+        _either(tf.equal(step % self.headroom_every, 0), measure, lambda: None)
 
     def look(self) -> None:
         """The host looks at the state: under XLA nobody else says what must be said."""

@@ -58,6 +58,8 @@ class TorchKernel(Kernel):
         self.inspected = False
         self.plain_sgd = is_plain_sgd(self.inner, self.variables)
         self.counted_until = 0
+        self.headroom_every = 0
+        self.largest: Any = None
         self.follow_device = self.state.scale.value.device.type != "cpu"
         if self.follow_device and optimizer.attribution:
             self.allocate_ring(LOOK_EVERY)
@@ -130,8 +132,11 @@ class TorchKernel(Kernel):
         if ring is not None:
             ring.start(state, changed)
         scale = float("nan") if self.follow_device else float(state.host_scale_found[0])
-        norms = self._norms(ring, grads, variables) if ring and self.follow_device else None
+        norms = self._norms(grads, variables) if ring and self.follow_device else None
         measure = ring is not None and norms is None
+        if self.headroom_every and (state.steps + 1) % self.headroom_every == 0:
+            norms_of = self._norms(grads, variables, float("inf"))
+            torch.stack(norms_of, out=self.largest)
         fused = self.fused
         if fused is not None and self._fusible(fused, grads, variables):
             # A variable's own .grad may be unscaled in place, as GradScaler does; other tensors
@@ -228,6 +233,15 @@ class TorchKernel(Kernel):
         self._count(ring)
         return ring
 
+    def measure_headroom(self, every: int) -> None:
+        self.headroom_every = every
+        if self.largest is None:
+            device = self.state.scale.value.device
+            self.largest = torch.full((len(self.variables),), float("nan"), device=device)
+
+    def largest_gradients(self) -> np.ndarray | None:
+        return None if self.largest is None else self.largest.cpu().numpy()
+
     def look(self) -> None:
         """Let the host see what happened since the last look: counts, and what must be said."""
         if self.ring is not None:
@@ -274,13 +288,13 @@ class TorchKernel(Kernel):
         if run or self.teller.said:
             self.teller.check(scale, run, state.config)
 
-    def _norms(self, ring: TorchRing, grads: list[Any], variables: list[Any]) -> list[Any]:
+    def _norms(self, grads: list[Any], variables: list[Any], order: float = 2.0) -> list[Any]:
         """Norm of each variable's scaled gradient, in the optimizer's order; 0 where none is."""
         present = [(g, v) for g, v in zip(grads, variables, strict=True) if g is not None]
-        measured = torch._foreach_norm([_dense(g) for g, _ in present])
+        measured = torch._foreach_norm([_dense(g) for g, _ in present], order)
         if [id(v) for _, v in present] == self.ids:
             return list(measured)
-        norms = [ring.unseen] * len(self.variables)
+        norms = [torch.zeros_like(measured[0])] * len(self.variables)
         for norm, (_, variable) in zip(measured, present, strict=True):
             norms[self.optimizer._get_variable_index(variable)] = norm
         return norms

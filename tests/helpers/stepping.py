@@ -68,10 +68,13 @@ class Runner:
 
     Args:
         optimizer: Built here. A wrapper gets gradients times its scale, a plain one as they are.
-        how: "eager", "stateless", or "graph" (tf.function, jax.jit).
+        how: "eager", "stateless", "graph" (tf.function, jax.jit), or "quick": eager, but a graph on
+            jax, where Keras' accumulation compiles conditionals anew at each eager step.
     """
 
     def __init__(self, optimizer, how="eager", seed=0, shapes=SHAPES):
+        if how == "quick":
+            how = "graph" if BACKEND == "jax" else "eager"
         self.optimizer, self.how = optimizer, how
         self.variables = make_variables(seed, shapes)
         optimizer.build(self.variables)

@@ -165,7 +165,7 @@ EVERYTHING = {"use_ema": True, "ema_momentum": 0.5, "gradient_accumulation_steps
 
 
 def check_skip(bad, after_skip=lambda optimizer: None, **inner):
-    run = Runner(wrap(inner=inner))
+    run = Runner(wrap(inner=inner), "quick" if inner else "eager")
     rng = np.random.default_rng(0)
     for _ in range(3):
         run.step(make_gradients(rng))
@@ -299,7 +299,7 @@ def test_a_short_run_is_none():
 
 
 def check_growth_counts_updates():
-    run = Runner(wrap(inner={"gradient_accumulation_steps": 3}, growth_interval=2))
+    run = Runner(wrap(inner={"gradient_accumulation_steps": 3}, growth_interval=2), "quick")
     scales = []
     for _ in range(12):
         run.step(ones(run))
@@ -325,7 +325,7 @@ def test_growth_counts_micro_batches_where_the_preset_does():
     optimizer = keras_mp.LossScaleOptimizer(
         keras.optimizers.RMSprop(0.125, gradient_accumulation_steps=3), "keras", growth_interval=2
     )
-    run = Runner(optimizer)
+    run = Runner(optimizer, "quick")
     for _ in range(4):
         run.step(ones(run))
     assert run.optimizer.loss_scale == 2.0**17

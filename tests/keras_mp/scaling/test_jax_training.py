@@ -209,12 +209,14 @@ def test_another_optimizer_trains_as_ever():
 @on_jax
 @pytest.mark.parametrize("kwargs", [{"steps_per_execution": 3}, {"run_eagerly": True}], ids=str)
 def test_several_steps_an_execution_and_eager_steps(kwargs):
-    model = functional(Guarded)
+    model = GuardedSequential([keras.Input((3,)), keras.layers.Dense(1)])
     optimizer = compiled(model, **kwargs)
     optimizer.watch(16)
     x, y = data(bad_batches=[1, 2], batches=3)
-    fit(model, x, y)
+    history = fit(model, x, y).history
     assert [row.finite for row in optimizer.recent_steps()] == [True, False, False]
+    assert [row.loss_finite for row in optimizer.recent_steps()] == [True, False, False]
+    assert np.isfinite(history["loss"]).all()
     assert all(np.isfinite(host(v)).all() for v in model.variables)
 
 

@@ -32,11 +32,16 @@ OPTIONS = {
 @pytest.mark.parametrize("option", OPTIONS)
 def test_an_option_works_as_without_the_wrapper(option, inner):
     make = getattr(keras.optimizers, inner)
-    plain = Runner(make(0.125, **OPTIONS[option]))
-    ours = Runner(keras_mp.LossScaleOptimizer(make(0.125, **OPTIONS[option]), growth_interval=2))
+    how = "quick" if "accumulation" in option else "eager"
+    plain = Runner(make(0.125, **OPTIONS[option]), how)
+    ours = keras_mp.LossScaleOptimizer(make(0.125, **OPTIONS[option]), growth_interval=2)
+    ours = Runner(ours, how)
     rng = np.random.default_rng(1)
     # Decay alone leaves Adam on the fused path, which computes 1 - beta_2**t with more digits.
-    exact = not (BACKEND != "jax" and inner == "Adam" and option == "weight_decay")
+    # Two compiled functions may round differently.
+    exact = ours.how == "eager" and (
+        BACKEND == "jax" or (inner, option) != ("Adam", "weight_decay")
+    )
     for step in range(10):
         gradients = make_gradients(rng)
         if step % 3 == 1:
@@ -76,7 +81,7 @@ def test_clipping_sees_unscaled_gradients(option):
 
 def test_a_bad_micro_batch_is_left_out_of_the_mean():
     inner = keras.optimizers.SGD(1.0, gradient_accumulation_steps=2)
-    run = Runner(keras_mp.LossScaleOptimizer(inner), shapes=((1,),))
+    run = Runner(keras_mp.LossScaleOptimizer(inner), "quick", shapes=((1,),))
     before = host(run.variables[0])
     one = np.ones(1, "float32")
     run.step(one[None])
@@ -89,7 +94,7 @@ def test_a_bad_micro_batch_is_left_out_of_the_mean():
 
 def test_growth_counts_updates_and_not_micro_batches():
     inner = keras.optimizers.SGD(0.1, gradient_accumulation_steps=3)
-    run = Runner(keras_mp.LossScaleOptimizer(inner, growth_interval=2))
+    run = Runner(keras_mp.LossScaleOptimizer(inner, growth_interval=2), "quick")
     scales = []
     for _ in range(12):
         run.step(make_gradients(np.random.default_rng(0)))
@@ -99,7 +104,7 @@ def test_growth_counts_updates_and_not_micro_batches():
 
 def test_the_preset_keras_counts_micro_batches_as_keras_does():
     inner = keras.optimizers.SGD(0.1, gradient_accumulation_steps=3)
-    run = Runner(keras_mp.LossScaleOptimizer(inner, "keras", growth_interval=2))
+    run = Runner(keras_mp.LossScaleOptimizer(inner, "keras", growth_interval=2), "quick")
     scales = []
     for _ in range(6):
         run.step(make_gradients(np.random.default_rng(0)))

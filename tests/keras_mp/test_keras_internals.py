@@ -1,0 +1,125 @@
+"""Each private read of Keras against what is public: it fails when Keras changes."""
+
+import keras
+import numpy as np
+import pytest
+
+from keras_mp import _keras_internals as internals
+
+pytestmark = pytest.mark.backend
+
+
+def built(optimizer, count=2):
+    variables = [keras.Variable(np.ones(2, "float32"), name=f"w{i}") for i in range(count)]
+    optimizer.build(variables)
+    return variables
+
+
+def is_in(variable, variables):
+    return any(v is variable for v in variables)
+
+
+def test_adams_slots_are_among_its_variables():
+    optimizer = keras.optimizers.Adam()
+    built(optimizer)
+    momentums, velocities = internals.adam_slots(optimizer)
+    assert len(momentums) == len(velocities) == 2
+    assert all(is_in(v, optimizer.variables) for v in (*momentums, *velocities))
+    assert all("momentum" in v.path for v in momentums)
+    assert all("velocity" in v.path for v in velocities)
+
+
+@pytest.mark.parametrize(("momentum", "count"), [(0.0, 0), (0.9, 2)])
+def test_sgds_slots_are_among_its_variables(momentum, count):
+    optimizer = keras.optimizers.SGD(momentum=momentum)
+    built(optimizer)
+    slots = internals.sgd_slots(optimizer)
+    assert len(slots) == count and all(is_in(v, optimizer.variables) for v in slots)
+
+
+def test_weight_decay_spares_what_was_excluded():
+    optimizer = keras.optimizers.AdamW()
+    optimizer.exclude_from_weight_decay(var_names=["w1"])
+    variables = built(optimizer)
+    assert [internals.uses_weight_decay(optimizer, v) for v in variables] == [True, False]
+
+
+def test_a_master_is_spared_with_its_variable():
+    optimizer = keras.optimizers.AdamW()
+    variable, master = keras.Variable([1.0]), keras.Variable([1.0])
+    optimizer.exclude_from_weight_decay(var_list=[variable])
+    internals.share_weight_decay(optimizer, variable, master)
+    optimizer.build([master])
+    assert not internals.uses_weight_decay(optimizer, master)
+
+
+def test_raw_iterations_count_micro_batches():
+    optimizer = keras.optimizers.SGD(0.1, gradient_accumulation_steps=2)
+    variables = built(optimizer)
+    for _ in range(3):
+        optimizer.apply([keras.ops.ones(2)] * 2, variables)
+    assert is_in(internals.raw_iterations(optimizer), optimizer.variables)
+    assert int(internals.raw_iterations(optimizer)) == 3
+    assert int(optimizer.iterations) == 1
+
+
+def nested():
+    inner = keras.Sequential([keras.layers.Dense(2), keras.layers.BatchNormalization()])
+    return keras.Sequential([keras.Input((3,)), inner, keras.layers.Dropout(0.5)])
+
+
+def test_layers_are_flattened_however_they_are_nested():
+    model = nested()
+    found = internals.flatten_layers(model)
+    wanted = [model, *model.layers, *model.layers[0].layers]
+    assert all(any(layer is f for f in found) for layer in wanted)
+
+
+def test_a_layers_own_state_is_neither_its_sublayers_nor_its_seeds():
+    model = nested()
+    inner, dropout = model.layers
+    norm = inner.layers[1]
+    assert {v.name for v in internals.own_state(norm)} == {"moving_mean", "moving_variance"}
+    assert internals.own_state(inner) == [] == internals.own_state(dropout)
+    assert dropout.non_trainable_variables  # the seed
+
+
+def test_functional_models_are_of_the_functional_class():
+    inputs = keras.Input((2,))
+    assert isinstance(keras.Model(inputs, inputs), internals.functional_class())
+    assert not isinstance(keras.layers.Dense(1), internals.functional_class())
+
+
+def test_the_loss_tracker_is_the_first_metric_of_a_compiled_model():
+    model = nested()
+    assert internals.loss_tracker(model) is None
+    model.compile("sgd", "mse")
+    assert internals.loss_tracker(model) is model.metrics[0]
+    assert model.metrics[0].name == "loss"
+
+
+def test_a_model_with_metrics_of_its_own_has_no_loss_tracker():
+    class Own(keras.Sequential):
+        @property
+        def metrics(self):
+            return []
+
+    model = Own([keras.Input((2,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    assert internals.loss_tracker(model) is None
+
+
+def test_the_raw_tensor_is_in_the_variables_own_dtype():
+    seen = []
+
+    class Probe(keras.layers.Layer):
+        def build(self, shape):
+            self.w = self.add_weight(shape=(1,), name="w")
+
+        def call(self, x):
+            for tensor in (self.w.value, internals.raw_tensor(self.w)):
+                seen.append(keras.backend.standardize_dtype(tensor.dtype))
+            return x
+
+    Probe(dtype="mixed_float16")(np.ones((1, 1), "float32"))
+    assert seen == ["float16", "float32"]

@@ -101,7 +101,7 @@ class TensorFlowKernel(Kernel):
 
     def _apply(self, grads: list[Any], variables: list[Any]) -> None:
         self._tell_optimizer()
-        before = self.state.values()
+        before = self._values()
         updated = self.is_update(_keras_internals.raw_iterations(self.inner))
         unscaled = check.unscale(grads, variables, 1.0 / before.scale)
         present = [g for g in unscaled if g is not None]
@@ -185,7 +185,7 @@ class TensorFlowKernel(Kernel):
             nonfinite = strategies.first_replica(bad) > 0
             nonfinite = self._spread(nonfinite, places, False)
             finite = tf.logical_not(tf.reduce_any(nonfinite))
-            before = self.state.values()
+            before = self._values()
             updated = self.is_update(_keras_internals.raw_iterations(self.inner))
             old = [] if self.guard is None else self.guard.before()
 
@@ -198,6 +198,11 @@ class TensorFlowKernel(Kernel):
             self._finish(before, finite, updated, loss, None, nonfinite)
 
         strategies.together(all_together, unscaled=unscaled, bad=bad, loss=loss)
+
+    def _values(self) -> Values:
+        """The state as tensors: a strategy's variables would be read only where they are used."""
+        variables = [strategies.first_replica(v.value) for v in self.state.variables]
+        return Values(*(tf.identity(v) for v in variables))
 
     def _keep(self) -> None:
         if self.guard is not None:
@@ -313,7 +318,7 @@ class TensorFlowKernel(Kernel):
         """Call Python from the graph, but only when there is something to say."""
         if in_xla():
             return
-        after = self.state.values()  # once more: what is said comes after the state was written
+        after = self._values()  # once more: what is said comes after the state was written
         run = after.counters[CONSECUTIVE_SKIPS]
         static = not self.config.dynamic
         floor = tf.logical_or(static, before.scale <= after.limits[0])

@@ -6,25 +6,25 @@ and in eager mode, a copy is kept; whoever changes the variables from outside th
 ``refresh``.
 """
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import keras
 import tensorflow as tf
 
 from keras_mp.scaling.kernels.tensorflow_graph import values_before
-from keras_mp.scaling.kernels.tensorflow_replicas import assign, first_replica
 
 
 class TensorFlowGuard:
     """Variables that a skipped step leaves as they were.
 
     Args:
-        variables: Keras variables. Seen and changed in the cross-replica context of a strategy, or
-            without one.
+        variables: Keras variables. Under a strategy every replica has a copy with a value of its
+            own (BatchNormalization's statistics are not synchronised), and each is spared.
     """
 
     def __init__(self, variables: list[Any]):
-        self.variables = [_native(v) for v in variables]
+        self.variables = [part for v in variables for part in _parts(_native(v))]
         self.copies: dict[int, Any] = {}  # for graphs that do not read first
         self.values: list[Any] = []  # for eager mode
         self.refresh()
@@ -32,29 +32,29 @@ class TensorFlowGuard:
     def refresh(self) -> None:
         """Take the present values as those to go back to."""
         with tf.init_scope():
-            self.values = [tf.identity(first_replica(v)) for v in self.variables]
+            self.values = [tf.identity(v) for v in self.variables]
             for i, copy in self.copies.items():
-                assign(copy, self.values[i])
+                copy.assign(self.values[i])
 
     def before(self) -> list[Any]:
         """The values before the step; called after its forward pass, outside of conditionals."""
         if tf.executing_eagerly():
             return self.values
-        found = values_before([first_replica(v) for v in self.variables])
+        found = values_before(self.variables)
         missing = [i for i, value in enumerate(found) if value is None]
-        with tf.init_scope():
-            for i in missing:
-                if i not in self.copies:
-                    value = tf.identity(first_replica(self.variables[i]))
-                    self.copies[i] = tf.Variable(value, trainable=False)
         for i in missing:
-            found[i] = tf.identity(first_replica(self.copies[i]))
+            if i not in self.copies:
+                with tf.init_scope():
+                    value = tf.identity(self.variables[i])
+                self.copies[i] = _variable(value)
+            found[i] = tf.identity(self.copies[i])
         return found
 
     def restore(self, before: list[Any]) -> None:
         """The step was skipped."""
         for variable, value in zip(self.variables, before, strict=True):
-            assign(variable, value)
+            with tf.device(variable.device):
+                variable.assign(value)
 
     def keep(self) -> None:
         """The step was applied."""
@@ -62,7 +62,7 @@ class TensorFlowGuard:
             self.refresh()
             return
         for i, copy in self.copies.items():
-            assign(copy, tf.identity(first_replica(self.variables[i])))
+            copy.assign(tf.identity(self.variables[i]))
 
 
 class LossGuard:
@@ -113,6 +113,19 @@ class LossGuard:
         # A count that has not grown was reset in between.
         grown = self.values and bool(count > self.values[1])
         return self.values if grown else zeros
+
+
+def _variable(value: Any) -> Any:
+    """A variable that is created in a thread of its own: in this one a function may be traced for
+    the second time, and may then create none, not even in ``tf.init_scope``."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(lambda: tf.Variable(value, trainable=False)).result()
+
+
+def _parts(variable: Any) -> list[Any]:
+    """The replicas' copies of a variable."""
+    distributed = isinstance(variable, tf.distribute.DistributedValues)
+    return list(variable.values) if distributed else [variable]
 
 
 def _native(variable: Any) -> Any:

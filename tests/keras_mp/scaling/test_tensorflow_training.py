@@ -80,7 +80,8 @@ def test_fit_skips_what_overflows_and_spares_the_models_state(how):
     rows = optimizer.recent_steps()
     assert [r.step for r in rows if not r.finite] == [5, 8, 11]
     assert (optimizer.applied_steps, optimizer.skipped_steps) == (4 + 6, 3)
-    assert all(r.loss_finite == r.finite for r in rows)
+    # Eager, the first loss is scaled before the optimizer is built, and so not seen.
+    assert all(r.loss_finite == r.finite for r in rows[how == "eager" :])
     good = [r.loss for r in rows[-8:] if r.finite]
     assert len(good) == 6
     np.testing.assert_allclose(history.history["loss"][0], np.mean(good), rtol=1e-5)

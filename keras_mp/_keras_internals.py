@@ -3,6 +3,9 @@
 Each has a test in ``tests/keras_mp/test_keras_internals.py`` that fails when Keras does.
 """
 
+import functools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 
@@ -110,3 +113,35 @@ def producer(tensor: Any) -> tuple[Any, list[Any]]:
     history = tensor._keras_history
     node = history.operation._inbound_nodes[history.node_index]
     return history.operation, list(node.input_tensors)
+
+
+@contextmanager
+def observed_calls(layers: list[Any], see: Callable[[Any, Any, Any], None]) -> Iterator[None]:
+    """Show ``see(layer, inputs, outputs)`` each call of these layers, while the block lasts.
+
+    Sets the attribute ``call`` on the *instances* and takes it off again. Public hooks exist on
+    torch alone; a policy's ``convert_input`` is passed over on Keras' fast path. Without it no
+    layer would be seen, and nothing measured.
+    """
+
+    def observed(layer: Any) -> Callable[..., Any]:
+        original = layer.call
+
+        # Keras binds arguments by the signature of ``call``: it must stay the same.
+        @functools.wraps(original)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            outputs = original(*args, **kwargs)
+            see(layer, (args, kwargs), outputs)
+            return outputs
+
+        return call
+
+    replaced = []
+    try:
+        for layer in layers:
+            object.__setattr__(layer, "call", observed(layer))
+            replaced.append(layer)
+        yield
+    finally:
+        for layer in replaced:
+            object.__delattr__(layer, "call")

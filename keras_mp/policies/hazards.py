@@ -5,14 +5,17 @@ each a model where it does, and one where the reason must not be given.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from keras_mp.policies.categories import is_a
-from keras_mp.policies.structure import SATURATING, Place, Structure, ends_in
+from keras_mp.policies.structure import SATURATING, Place, Structure, below, ends_in
 
 # The float16 sum of this many values overflows where their mean is above 1,024.
 LARGE_WINDOW = 64
+FLOAT16_MAX = 65504.0
+# Values grow while a model trains: twice what one batch showed must still fit.
+HEADROOM = 2.0
 
 
 @dataclass(frozen=True)
@@ -25,12 +28,19 @@ class Reason:
 
 @dataclass(frozen=True)
 class Circumstances:
-    """What a reason may depend on besides the layer: "float16" or "bfloat16", and where it runs."""
+    """What a reason may depend on besides the layer.
+
+    Attributes:
+        half: "float16" or "bfloat16".
+        backend, on_cpu: Where it runs.
+        largest: Path -> largest magnitude that a calibration batch showed; None without one.
+    """
 
     half: str
     backend: str
     on_cpu: bool
     structure: Structure
+    largest: Mapping[str, float] | None = None
 
 
 def hazard(place: Place, around: Circumstances) -> Reason | None:
@@ -120,6 +130,20 @@ def _attention_mask(place: Place, around: Circumstances) -> Reason | None:
     )
 
 
+def _measured_overflow(place: Place, around: Circumstances) -> Reason | None:
+    """By the largest value that went into or out of the layer or one of its parts."""
+    if around.half != "float16" or around.largest is None or place.category == "container":
+        return None
+    parts = () if place.category == "custom" else below(place)
+    seen = max(around.largest.get(part.path, 0.0) for part in (place, *parts))
+    if seen <= FLOAT16_MAX / HEADROOM:
+        return None
+    return Reason(
+        "measured-overflow",
+        f"reached {seen:.3g} on your data: float16 ends at 65,504 and training needs headroom",
+    )
+
+
 def _no_kernel(place: Place, around: Circumstances) -> Reason | None:
     if around.half != "float16" or not around.on_cpu:
         return None
@@ -140,6 +164,7 @@ _FINDERS: tuple[Callable[[Place, Circumstances], Reason | None], ...] = (
     _activity_regularizer,
     _attention_mask,
     _no_kernel,
+    _measured_overflow,
 )
 
 _BY_CATEGORY = {

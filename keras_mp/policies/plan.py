@@ -12,6 +12,7 @@ import keras
 from keras_mp.policies.categories import is_a
 from keras_mp.policies.detect import current_device
 from keras_mp.policies.hazards import Circumstances, Reason, hazard, usual
+from keras_mp.policies.measure import largest_magnitudes
 from keras_mp.policies.policy import resolve
 from keras_mp.policies.structure import Place, Structure, below, is_functional, structure_of
 
@@ -160,7 +161,9 @@ def applied_plan(model: Any) -> PrecisionPlan | None:
     return _APPLIED.get(model)
 
 
-def plan(model: Any, policy: str = "auto", *, rules: Rules | None = None) -> PrecisionPlan:
+def plan(
+    model: Any, policy: str = "auto", data: Any = None, *, rules: Rules | None = None
+) -> PrecisionPlan:
     """A policy for every layer of a built model, each with its reason. Nothing is changed.
 
     Products and pointwise layers compute in half precision. Layers that would go wrong there stay
@@ -169,6 +172,8 @@ def plan(model: Any, policy: str = "auto", *, rules: Rules | None = None) -> Pre
     Args:
         model: A built model: functional, sequential, subclassed; nested, with shared layers.
         policy: What set_policy takes; "auto" for what suits the device.
+        data: A batch of inputs to calibrate with. The model runs it once in float32, and a layer
+            whose values come near the end of the half-precision range stays in float32.
         rules: Yours, which win over any reason: a path, a compiled regular expression over paths,
             or a layer class -> a policy. The first that matches decides.
 
@@ -191,7 +196,12 @@ def plan(model: Any, policy: str = "auto", *, rules: Rules | None = None) -> Pre
     structure = structure_of(model)
     half = keras.DTypePolicy(name).compute_dtype
     device = current_device()
-    around = Circumstances(half, keras.backend.backend(), device.vendor == "CPU", structure)
+    measured = None
+    if data is not None and half in ("float16", "bfloat16"):
+        measured = largest_magnitudes(model, data, structure)
+    around = Circumstances(
+        half, keras.backend.backend(), device.vendor == "CPU", structure, measured
+    )
     planner = _Planner(name, around, _Rules(rules or {}, structure))
     return PrecisionPlan(name, tuple(planner.row(place) for place in structure.places))
 

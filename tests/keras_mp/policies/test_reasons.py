@@ -399,6 +399,61 @@ class TestForeign:
             model(data)
 
 
+class TestMeasuredOverflow:
+    """What no rule can know without data: how large the values are."""
+
+    def build(self):
+        return functional(
+            keras.Input((8,)),
+            layers.Dense(4, kernel_initializer="ones", name="loud"),
+            layers.LayerNormalization(name="norm"),
+            layers.Dense(4, kernel_initializer="ones", name="quiet"),
+            layers.Dense(1, kernel_initializer="ones", name="end"),
+        )
+
+    LOUD = np.full((1, 8), 10_000.0, "float32") * np.arange(1, 9)
+
+    def test_it_changes_what_comes_out(self):
+        model = self.build()
+        exact = numbers(model(self.LOUD))
+        planned = plan(model, "mixed_float16", self.LOUD)
+        assert [row.path for row in planned if row.code == "measured-overflow"] == ["loud", "norm"]
+        planned.apply(model)
+        assert numbers(model(self.LOUD)) == pytest.approx(exact, abs=1e-2)
+        rules = {"loud": "mixed_float16"}
+        plan(model, "mixed_float16", self.LOUD, rules=rules).apply(model)
+        assert not np.isfinite(numbers(model(self.LOUD))).all()
+
+    def test_it_is_not_given_without_data_nor_to_quiet_data_nor_in_bfloat16(self):
+        model = self.build()
+        quiet = np.ones((1, 8), "float32")
+        for planned in (
+            plan(model, "mixed_float16"),
+            plan(model, "mixed_float16", quiet),
+            plan(model, "mixed_bfloat16", self.LOUD),
+        ):
+            assert "measured-overflow" not in {row.code for row in planned}
+
+    def test_a_layers_parts_are_measured_with_it(self):
+        tokens = keras.Input((4, 64))
+        heads = layers.MultiHeadAttention(
+            1, 64, value_dim=4, kernel_initializer="ones", name="heads"
+        )
+        model = keras.Model(tokens, layers.Dense(1)(heads(tokens, tokens)))
+        loud = np.full((1, 4, 64), 1_000.0, "float32")
+        rows = {row.path: row.policy for row in plan(model, "mixed_float16", loud)}
+        assert rows["heads"] == rows["heads/query"] == "float32"
+
+    def test_the_model_is_as_it_was_afterwards(self):
+        model = self.build()
+        plan(model, "mixed_float16").apply(model)
+        before = numbers(model(np.ones((1, 8))))
+        plan(model, "mixed_float16", np.ones((1, 8)))
+        assert model.get_layer("quiet").compute_dtype == "float16"
+        assert "call" not in vars(model.get_layer("quiet"))
+        assert np.array_equal(numbers(model(np.ones((1, 8)))), before)
+
+
 def test_no_reason_speaks_against_what_is_right_in_half_precision():
     model = functional(
         keras.Input((16, 16, 3)),

@@ -436,9 +436,7 @@ class TestMeasuredOverflow:
 
     def test_a_layers_parts_are_measured_with_it(self):
         tokens = keras.Input((4, 64))
-        heads = layers.MultiHeadAttention(
-            1, 64, value_dim=4, kernel_initializer="ones", name="heads"
-        )
+        heads = layers.MultiHeadAttention(1, 64, kernel_initializer="ones", name="heads")
         model = keras.Model(tokens, layers.Dense(1)(heads(tokens, tokens)))
         loud = np.full((1, 4, 64), 1_000.0, "float32")
         rows = {row.path: row.policy for row in plan(model, "mixed_float16", loud)}

@@ -94,12 +94,11 @@ class Masters:
     def gradients(self, grads: Iterable[Any], variables: Iterable[Any]) -> list[Any]:
         """The gradients in float32 where there is a master. Before unscaling: a gradient that is a
         normal number only because it is scaled would be lost in half precision."""
-        return [
-            grad if grad is None or target is variable else ops.cast(grad, "float32")
-            for grad, variable, target in zip(
-                grads, variables, self.targets_of(variables), strict=True
-            )
-        ]
+        variables = list(variables)
+        targets = self.targets_of(variables)
+        if self._torch is not None:
+            return self._torch.gradients(list(grads), targets)
+        return _cast(grads, variables, targets)
 
     def before(self) -> None:
         """Renew masters whose variable was changed from outside (loaded, assigned, averaged)."""
@@ -142,7 +141,8 @@ class Masters:
         values = list(trainable_values)
         for i, master in zip(self.by_index, masters, strict=True):
             values[i] = renewed(master, trainable_values[i])
-        new, own = stateless_apply(own, self.gradients(grads, self._model_variables), values)
+        grads = _cast(grads, self._model_variables, self.targets)
+        new, own = stateless_apply(own, grads, values)
         new = list(new)
         masters = [new[i] for i in self.by_index]
         for i in self.by_index:
@@ -179,6 +179,14 @@ def renewed(master: Any, value: Any) -> Any:
     return ops.where(same, master, ops.cast(value, "float32"))
 
 
+def _cast(grads: Iterable[Any], variables: list[Any], targets: list[Any]) -> list[Any]:
+    """The gradients, those of variables with a master in float32."""
+    return [
+        grad if grad is None or target is variable else ops.cast(grad, "float32")
+        for grad, variable, target in zip(grads, variables, targets, strict=True)
+    ]
+
+
 def _needs_master(variable: Any) -> bool:
     # A variable that is overwritten with its gradient (float8's scales) takes no small updates.
     dtype = keras.backend.standardize_dtype(variable.dtype)
@@ -196,7 +204,7 @@ def _master_of(variable: Any) -> Any:
     parent, _, leaf = scope.rpartition("/")
     with keras.name_scope(leaf, override_parent=parent) if leaf else nullcontext():
         master = keras.Variable(
-            initializer=lambda shape, dtype: ops.cast(ops.convert_to_tensor(variable), dtype),
+            initializer=lambda shape, dtype: _first_value(variable, dtype),
             shape=tuple(variable.shape),
             dtype="float32",
             trainable=False,
@@ -205,6 +213,20 @@ def _master_of(variable: Any) -> Any:
         )
     master.constraint = getattr(variable, "constraint", None)
     return master
+
+
+def _first_value(variable: Any, dtype: str) -> Any:
+    """The variable's value; where it has none yet, NaN, which equals no value: ``before`` sets it.
+
+    Inside a ``tf.function`` the value would make the initializer depend on another variable, and
+    TensorFlow, which cannot lift it out then, would run the first, unfinished trace of the step.
+    """
+    if keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
+
+        if tf.inside_function():
+            return ops.full(tuple(variable.shape), float("nan"), dtype)
+    return ops.cast(ops.convert_to_tensor(variable), dtype)
 
 
 def _assign_all(updates: list[tuple[Any, Any, Callable[[Any, Any], Any]]]) -> None:

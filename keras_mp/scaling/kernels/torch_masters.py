@@ -19,7 +19,32 @@ class TorchMasters:
 
     def __init__(self, pairs: list[tuple[Any, Any]], renewed: Callable[[Any, Any], Any]):
         self.pairs, self.renewed = pairs, renewed
+        self.masters = {id(master) for _, master in pairs}
         self.seen: list[tuple[Any, ...]] = [()] * len(pairs)
+        # Float32 copies of the gradients, kept on a CPU, where fresh memory costs the most.
+        self.scratch: dict[int, Any] = {}
+
+    def gradients(self, grads: list[Any], targets: list[Any]) -> list[Any]:
+        """The gradients in float32 where the target is a master, by one operator."""
+        out, halves, copies = list(grads), [], []
+        for i, (grad, target) in enumerate(zip(grads, targets, strict=True)):
+            if grad is None or grad.dtype == torch.float32 or id(target) not in self.masters:
+                continue
+            if grad.layout != torch.strided or torch.compiler.is_compiling():
+                out[i] = grad.float()
+                continue
+            copy = self.scratch.get(id(target))
+            if copy is None or copy.device != grad.device:
+                copy = torch.empty_like(target.value)
+                if grad.device.type == "cpu":
+                    self.scratch[id(target)] = copy
+            out[i] = copy
+            halves.append(grad)
+            copies.append(copy)
+        if copies:
+            with torch.no_grad():
+                torch._foreach_copy_(copies, halves)
+        return out
 
     def before(self) -> None:
         compiling = torch.compiler.is_compiling()

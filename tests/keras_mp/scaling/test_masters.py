@@ -1,5 +1,8 @@
 """Half-precision weights have float32 masters: the inner optimizer works in float32."""
 
+import subprocess
+import sys
+
 import keras
 import numpy as np
 import pytest
@@ -25,8 +28,8 @@ WAYS = {
     "tensorflow": ["eager", "graph", "xla"],
     "jax": ["eager", "stateless", "graph"],
 }[BACKEND]
-# torch updates these by its fused operators: within rounding of Keras' own, not bit for bit.
-FUSED = BACKEND == "torch"
+# Fused operators update some of these: within rounding of Keras' own, not bit for bit.
+FUSED = BACKEND != "jax"
 
 
 class Half:
@@ -275,7 +278,7 @@ def test_an_inner_optimizer_that_is_built_cannot_have_masters(wanted):
 # Models.
 
 
-def make(dtype, optimizer):
+def make(dtype, optimizer, build=True):
     keras.utils.set_random_seed(3)
     model = keras.Sequential(
         [
@@ -286,7 +289,8 @@ def make(dtype, optimizer):
         name="net",
     )
     model.compile(optimizer, "mse", auto_scale_loss=False, jit_compile=False)
-    optimizer.build(model.trainable_variables)
+    if build:
+        optimizer.build(model.trainable_variables)
     return model
 
 
@@ -304,6 +308,14 @@ def fit(model):
 
 def masters_of(model):
     return model.optimizer.variables[-len(model.trainable_variables) :]
+
+
+def test_an_optimizer_that_the_first_step_builds_starts_from_the_models_values():
+    """On TensorFlow its masters are then made inside the traced step."""
+    built, unbuilt = make("bfloat16", ours()), make("bfloat16", ours(), build=False)
+    assert not unbuilt.optimizer.built
+    fit(built), fit(unbuilt)
+    assert snapshot(*masters_of(built)) == snapshot(*masters_of(unbuilt))
 
 
 def test_checkpoints_hold_masters_and_plain_half_precision_files_load(tmp_path):
@@ -363,6 +375,15 @@ def test_a_damaged_master_is_said_and_the_weight_takes_its_place(tmp_path):
     assert snapshot(*masters_of(target)) == snapshot(*expected)
 
 
+@pytest.mark.skipif(BACKEND != "tensorflow", reason="MirroredStrategy is TensorFlow's")
+def test_the_masters_of_all_replicas_are_alike():
+    from helpers import __path__ as helpers
+
+    job = [sys.executable, "-W", "ignore", f"{helpers[0]}/mirrored_masters.py"]
+    done = subprocess.run(job, capture_output=True, text=True, timeout=300)
+    assert done.stdout.endswith("alike\n"), done.stderr[-3000:]
+
+
 @pytest.mark.skipif(BACKEND == "jax", reason="the same arithmetic; torch and tensorflow show it")
 def test_a_bfloat16_model_reaches_float32s_accuracy_on_real_digits():
     """The paper's second technique (its 80 % loss), small: MNIST, plain SGD, small steps."""
@@ -373,6 +394,7 @@ def test_a_bfloat16_model_reaches_float32s_accuracy_on_real_digits():
 
     def train(dtype, **kwargs):
         keras.utils.set_random_seed(0)
+        rng = np.random.default_rng(0)
         model = keras.Sequential(
             [
                 keras.Input((784,)),
@@ -380,21 +402,24 @@ def test_a_bfloat16_model_reaches_float32s_accuracy_on_real_digits():
                 keras.layers.Dense(10, dtype=dtype),
             ]
         )
+        weights = [np.float32(rng.normal(0, 0.05, v.shape)) for v in model.variables]
+        model.set_weights(weights)
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-        optimizer = keras_mp.LossScaleOptimizer(keras.optimizers.SGD(0.002), **kwargs)
+        optimizer = keras_mp.LossScaleOptimizer(keras.optimizers.SGD(0.005), **kwargs)
         model.compile(optimizer, loss, metrics=["accuracy"], auto_scale_loss=False)
         start = [host(ops.cast(v, "float32")) for v in model.trainable_variables[::2]]
         model.fit(x, y, batch_size=16, epochs=4, verbose=0)
         end = [host(ops.cast(v, "float32")) for v in model.trainable_variables[::2]]
         moved = [(a != b).mean() for a, b in zip(start, end, strict=True)]
-        return model.evaluate(x, y, verbose=0, batch_size=500)[1], moved[-1]
+        return model.evaluate(x, y, verbose=0, batch_size=500)[1], moved[0]
 
-    float32, _ = train("float32")
+    # A third of the first kernel belongs to pixels that are never set and moves in no precision.
+    float32, moves = train("float32")
     masters, moved = train("bfloat16")
     assert float32 > 0.6
     assert abs(masters - float32) < 0.02
-    assert moved > 0.8
-    # Without masters nearly no update is large enough to change a weight.
+    assert moved > 0.7 * moves
+    # Without masters most updates are too small to change a weight, and it learns far less.
     mutant, moved = train("bfloat16", master_weights=False)
-    assert mutant < float32 - 0.2
-    assert moved < 0.5
+    assert mutant < float32 - 0.15
+    assert moved < 0.5 * moves

@@ -1,0 +1,165 @@
+"""What a loss scale optimizer tells the host: the scale, the steps, who overflowed.
+
+All of it reads the device, so none of it belongs into a step.
+"""
+
+from typing import Any
+
+import numpy as np
+from keras import ops
+
+from keras_mp.scaling.attribution import Attribution, attribute
+from keras_mp.scaling.report import OverflowReport, overflow_report
+from keras_mp.scaling.ring import StepRow, decode
+
+FLOAT16_MAX = 65504.0
+
+
+class TellsTheHost:
+    """Mixed into LossScaleOptimizer, whose state and kernel it reads."""
+
+    _state: Any
+    _kernel: Any
+    _ring_rows: int
+    _headroom_every: int
+    _distances: dict[int, int]
+    _trainable_variables: list[Any]
+    config: Any
+
+    @property
+    def loss_scale(self) -> float:
+        """The loss scale of the next step. Reads the device."""
+        object.__setattr__(self, "_scaled", True)  # whoever asks may scale by hand
+        if self._state is None:
+            return self.config.initial_scale
+        return float(ops.convert_to_numpy(self._state.scale))
+
+    @property
+    def skipped_steps(self) -> int:
+        """Steps skipped so far. Reads the device."""
+        return 0 if self._state is None else self._state.read().skipped
+
+    @property
+    def applied_steps(self) -> int:
+        """Steps whose gradients were used so far. Reads the device."""
+        return 0 if self._state is None else self._state.read().applied
+
+    @property
+    def last_step_finite(self) -> bool | None:
+        """Whether the last step was applied; None before the first. Reads the device."""
+        if self._state is None:
+            return None
+        state = self._state.read()
+        return None if state.step == 0 else state.consecutive_skips == 0
+
+    def watch(self, rows: int) -> None:
+        """Keep the last ``rows`` steps on the device, for ``recent_steps``. Never shrinks.
+
+        On TensorFlow a train function that was traced before needs
+        ``model.make_train_function(force=True)``.
+        """
+        if isinstance(rows, bool) or not isinstance(rows, int) or rows < 1:
+            raise ValueError(f"`rows` must be an integer from 1 on. Received: rows={rows!r}")
+        object.__setattr__(self, "_ring_rows", max(rows, self._ring_rows))
+        if self._kernel is not None:
+            self._kernel.allocate_ring(self._ring_rows)
+
+    def recent_steps(self, since: int = 0) -> list[StepRow]:
+        """The steps after ``since`` that the ring still holds, in order. Reads the device once."""
+        ring = None if self._kernel is None else self._kernel.read_ring()
+        return [] if ring is None else decode(ring, since)
+
+    @property
+    def variable_paths(self) -> list[str]:
+        """Paths of the trainable variables, in the order that ``StepRow.nonfinite`` indexes."""
+        return [getattr(v, "path", v.name) for v in self._trainable_variables]
+
+    def describe(self, row: StepRow) -> Attribution:
+        """Which variables made a step overflow, the layer nearest the loss, and the origin."""
+        return attribute(row, self.variable_paths, self._distances)
+
+    def measure_headroom(self, every: int = 100) -> None:
+        """Measure, every so many steps, how far each variable's scaled gradient is from 65504.
+
+        Costs one pass over the gradients at those steps and nothing at the others. On TensorFlow a
+        train function that was traced before needs ``model.make_train_function(force=True)``.
+
+        Args:
+            every: Steps between two measurements. Defaults to 100.
+        """
+        if isinstance(every, bool) or not isinstance(every, int) or every < 1:
+            raise ValueError(f"`every` must be an integer from 1 on. Received: every={every!r}")
+        object.__setattr__(self, "_headroom_every", every)
+        if self._kernel is not None:
+            self._kernel.measure_headroom(every)
+
+    def headroom(self) -> dict[str, float]:
+        """float16's largest number (65504) over the largest scaled gradient, for each variable.
+
+        By path, as last measured (``measure_headroom``): 4.0 means that the scale could double
+        twice; below 1 a gradient of that size would not fit into float16; infinity, that all of the
+        gradient was zero. Empty before the first measurement. Reads the device.
+        """
+        largest = None if self._kernel is None else self._kernel.largest_gradients()
+        if largest is None:
+            return {}
+        with np.errstate(divide="ignore"):
+            room = np.float64(FLOAT16_MAX) / largest.astype(np.float64)
+        return {
+            path: float(r)
+            for path, r in zip(self.variable_paths, room, strict=True)
+            if not np.isnan(r)
+        }
+
+    def overflow_report(self) -> OverflowReport:
+        """Which variables were not finite, how often, since when; the layer to blame. Printable."""
+        if self._kernel is None:
+            return overflow_report(0, np.zeros((3, 0), int), [], None)
+        counts = self._kernel.overflow_counts()
+        row = self._kernel.last_overflow
+        last = None if row is None else self.describe(row)
+        return overflow_report(self.skipped_steps, counts, self.variable_paths, last)
+
+
+class KerasNames:
+    """The names that Keras' and tf.keras' wrappers have for the same things."""
+
+    _state: Any
+    config: Any
+    built: bool
+    loss_scale: Any
+    scale_loss: Any
+
+    @property
+    def dynamic_scale(self) -> Any:
+        """The loss scale's variable (float32, shape ()), under Keras' name."""
+        if self._state is None:
+            raise AttributeError("`dynamic_scale` exists once the optimizer is built.")
+        object.__setattr__(self, "_scaled", True)  # whoever asks may scale by hand
+        return self._state.scale
+
+    @property
+    def step_counter(self) -> Any:
+        """Clean updates towards growth (int32 variable, shape ()), under Keras' name."""
+        if self._state is None:
+            raise AttributeError("`step_counter` exists once the optimizer is built.")
+        return self._state.good_steps
+
+    @property
+    def dynamic(self) -> bool:
+        """Whether the scale moves (tf.keras' name)."""
+        return self.config.dynamic
+
+    @property
+    def dynamic_counter(self) -> Any:
+        """tf.keras' name for ``step_counter``; None for a static scale."""
+        return self.step_counter if self.config.dynamic and self.built else None
+
+    def get_scaled_loss(self, loss: Any) -> Any:
+        """tf.keras' name for ``scale_loss``."""
+        return self.scale_loss(loss)
+
+    def get_unscaled_gradients(self, grads: Any) -> list[Any]:
+        """tf.keras' name: the gradients divided by the scale. ``apply`` unscales by itself."""
+        inverse = 1.0 / self.loss_scale
+        return [None if g is None else ops.multiply(g, inverse) for g in grads]

@@ -103,25 +103,25 @@ class TensorFlowKernel(Kernel):
         self._tell_optimizer()
         before = self._values()
         updated = self.is_update(_keras_internals.raw_iterations(self.inner))
-        unscaled = check.unscale(grads, variables, 1.0 / before.scale)
-        present = [g for g in unscaled if g is not None]
+        inverse = 1.0 / before.scale
         places = self._places(grads, variables)
         fused = self.fused
-        if fused is not None and not fused.allows(unscaled, variables):
+        if fused is not None and not fused.allows(grads, variables):
             fused = None
         old = [] if self.guard is None else self.guard.before()
         loss = self._take_loss()
         if self.headroom_every:
-            self._measure(before, present, places)
+            self._measure(before, [g for g in grads if g is not None], places)
 
         def skip(flags: Any) -> None:
             self._skip(before, self._spread(tf.logical_not(flags), places, False), loss, old)
 
         if fused is not None and not in_xla():
-            norms, flags = self._fused_conditional(fused, unscaled, variables, skip)
+            norms, flags = self._fused_conditional(fused, grads, variables, inverse, skip)
             finite = tf.reduce_all(flags)
         else:
-            flags, norms = check.finite_and_norms(present)
+            unscaled = check.unscale(grads, variables, inverse)
+            flags, norms = check.finite_and_norms([g for g in unscaled if g is not None])
             finite = tf.reduce_all(flags)
             general = fused is None or not fused.dense(unscaled)
             if fused is not None and not general:
@@ -138,31 +138,41 @@ class TensorFlowKernel(Kernel):
             finite,
             updated,
             loss,
-            self._spread(norms, places, 0.0),
+            None if norms is None else self._spread(norms, places, 0.0),
             self._spread(tf.logical_not(flags), places, False),
         )
 
     def _fused_conditional(
-        self, fused: Any, grads: list[Any], variables: list[Any], skip: Callable[[Any], None]
+        self,
+        fused: Any,
+        grads: list[Any],
+        variables: list[Any],
+        inverse: Any,
+        skip: Callable[[Any], None],
     ) -> tuple[Any, Any]:
-        """(norms, flags) a gradient, after the step or its absence. Outside XLA.
+        """(norms or None, flags) a gradient, after the step or its absence. Outside XLA.
 
         If the sum of squares is finite everything is. Else the elements tell; and where they are
         finite after all, a square overflowed, and Keras' own update takes over: in Python, because
         a second update would double the time that tracing takes, for what hardly ever happens.
         """
-        norms, quick = check.norms(grads)
+        unscaled, pieces = check.unscale_together(grads, inverse)
+        norms = None
+        if self.log.ring is None:
+            quick = check.squares_are_finite(pieces)
+        else:
+            norms, quick = check.norms(unscaled)
 
         def fast() -> Any:
-            fused.apply(grads, variables)
+            fused.apply(unscaled, variables)
             self._keep()
             return tf.ones([len(grads)], tf.bool)
 
         def careful() -> Any:
-            flags = check.finite_flags(grads)
+            flags = check.finite_flags(unscaled)
 
             def step() -> None:
-                _in_python(self.inner.apply, grads, variables)
+                _in_python(self.inner.apply, unscaled, variables)
                 self._keep()
 
             _either(tf.reduce_all(flags), step, lambda: skip(flags))
@@ -296,13 +306,13 @@ class TensorFlowKernel(Kernel):
     def largest_gradients(self) -> np.ndarray | None:
         return None if self.largest is None else self.largest.numpy()
 
-    def _measure(self, before: Values, unscaled: list[Any], places: list[int]) -> None:
+    def _measure(self, before: Values, grads: list[Any], places: list[int]) -> None:
         step = before.counters[SKIPPED] + before.counters[APPLIED] + 1
 
         def measure() -> None:
-            dense = [g.values if isinstance(g, tf.IndexedSlices) else g for g in unscaled]
+            dense = [g.values if isinstance(g, tf.IndexedSlices) else g for g in grads]
             sizes = [tf.reduce_max(tf.abs(tf.cast(g, "float32"))) for g in dense]
-            self.largest.assign(self._spread(tf.stack(sizes) * before.scale, places, 0.0))
+            self.largest.assign(self._spread(tf.stack(sizes), places, 0.0))
 
         _either(tf.equal(step % self.headroom_every, 0), measure, lambda: None)
 

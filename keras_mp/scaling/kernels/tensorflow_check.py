@@ -16,6 +16,10 @@ from keras_mp.scaling.kernels.tensorflow_graph import in_xla
 _SLICES = 16
 _WORTH_SLICING = 2**14
 
+# Outside XLA an operator's fixed cost is that of copying some thousand numbers: smaller gradients
+# are joined for the operators that all of them go through.
+_SMALL = 2**13
+
 
 def unscale(grads: list[Any], variables: list[Any], inverse: Any) -> list[Any]:
     """The gradients times ``inverse`` (float32, shape ()); None and IndexedSlices stay such.
@@ -27,6 +31,33 @@ def unscale(grads: list[Any], variables: list[Any], inverse: Any) -> list[Any]:
         g if g is None or getattr(v, "overwrite_with_gradient", False) else _times(g, inverse)
         for g, v in zip(grads, variables, strict=True)
     ]
+
+
+def unscale_together(grads: list[Any], inverse: Any) -> tuple[list[Any], list[Any]]:
+    """The same with fewer operators, for a graph outside XLA; no gradient may be None.
+
+    Returns:
+        (the unscaled gradients; tensors that hold all their numbers).
+    """
+    small = [
+        i for i, g in enumerate(grads) if isinstance(g, tf.Tensor) and 0 < _static_size(g) < _SMALL
+    ]
+    joined = set(small)
+    unscaled = [None if i in joined else _times(g, inverse) for i, g in enumerate(grads)]
+    pieces = [values(g) for g in unscaled if g is not None]
+    if small:
+        flat = tf.concat([tf.reshape(grads[i], [-1]) for i in small], 0)
+        flat = flat * tf.cast(inverse, flat.dtype)
+        pieces.append(flat)
+        parts = tf.split(flat, [_static_size(grads[i]) for i in small])
+        for i, part in zip(small, parts, strict=True):
+            unscaled[i] = tf.reshape(part, grads[i].shape)
+    return unscaled, pieces
+
+
+def _static_size(tensor: Any) -> int:
+    """How many numbers a tensor holds; 0 where its graph does not tell."""
+    return tensor.shape.num_elements() or 0
 
 
 def _times(grad: Any, factor: Any) -> Any:
@@ -58,6 +89,11 @@ def norms(grads: list[Any]) -> tuple[Any, Any]:
     """
     squares = tf.stack([_half_sum_of_squares(values(g)) for g in grads])
     return tf.sqrt(2.0 * squares), tf.math.is_finite(tf.reduce_sum(squares))
+
+
+def squares_are_finite(pieces: list[Any]) -> Any:
+    """bool, shape (): the second of ``norms``, where nobody wants the norms."""
+    return tf.math.is_finite(tf.add_n([_half_sum_of_squares(p) for p in pieces]))
 
 
 def finite_flags(grads: list[Any], factor: float = 1.0) -> Any:

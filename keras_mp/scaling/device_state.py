@@ -137,7 +137,7 @@ def ring_row(before: Values, after: Values, finite: Any, loss: Any, norms: Any) 
         loss: Unscaled loss, shape (), or None where it was not seen.
         norms: float32, shape (variables,): norms of the scaled gradients; or None.
     """
-    step = after.counters[SKIPPED] + after.counters[APPLIED]
+    step = steps_done(after.counters)
     if loss is None:
         loss, loss_finite = np.float32(0), np.float32(-1)
     else:
@@ -155,6 +155,12 @@ def ring_row(before: Values, after: Values, finite: Any, loss: Any, norms: Any) 
     ]
     row = ops.stack([ops.cast(value, "float32") for value in head])
     return row if norms is None else ops.concatenate([row, ops.cast(norms, "float32")])
+
+
+def steps_done(counters: Any) -> Any:
+    """Attempted steps: skipped + applied, staying at COUNTER_MAX like them."""
+    skipped, applied = counters[SKIPPED], counters[APPLIED]
+    return skipped + ops.minimum(applied, COUNTER_MAX - skipped)
 
 
 def _saturating_add(counter: Any, amount: Any) -> Any:

@@ -243,7 +243,8 @@ def _positive_finite(name: str, value: Any) -> float:
 def _positive_int(name: str, value: Any) -> int:
     if isinstance(value, (bool, str, bytes)) or not hasattr(value, "__int__"):
         raise TypeError(f"`{name}` must be an integer. Received: {name}={value!r} ({type(value)})")
-    if not math.isfinite(value) or int(value) != value or not 1 <= value <= COUNTER_MAX:
+    # Half of what a counter holds, so that a count on its way there cannot wrap around.
+    if not math.isfinite(value) or int(value) != value or not 1 <= value <= COUNTER_MAX // 2:
         raise ValueError(f"`{name}` must be an integer from 1 on. Received: {name}={value!r}")
     return int(value)
 

@@ -5,22 +5,22 @@ The fused update where it can (``tensorflow_fused``), any Keras optimizer where 
 
 import threading
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from keras_mp import _keras_internals
-from keras_mp.scaling.device_state import APPLIED, CONSECUTIVE_SKIPS, SKIPPED, Values
+from keras_mp.scaling.device_state import APPLIED, SKIPPED, Values
 from keras_mp.scaling.kernels import tensorflow_check as check
 from keras_mp.scaling.kernels import tensorflow_replicas as strategies
 from keras_mp.scaling.kernels.common import Kernel
+from keras_mp.scaling.kernels.tensorflow_control import either, in_python
 from keras_mp.scaling.kernels.tensorflow_fused import fused_update_for
 from keras_mp.scaling.kernels.tensorflow_graph import belongs_here, in_xla, inspect_graph
 from keras_mp.scaling.kernels.tensorflow_guard import LossGuard, TensorFlowGuard
 from keras_mp.scaling.kernels.tensorflow_log import TensorFlowLog
-from keras_mp.scaling.told import LONG_RUN
+from keras_mp.scaling.kernels.tensorflow_told import TensorFlowTold
 
 
 class TensorFlowKernel(Kernel):
@@ -42,7 +42,7 @@ class TensorFlowKernel(Kernel):
         self.learnt: Any = None  # (loss, distances), until the optimizer is told
         self.headroom_every = 0
         self.largest: Any = None
-        self.told_run = 0
+        self.told = TensorFlowTold(self)
         self.bind_after: Any = None  # the graph in whose trace binding had to wait
         self.thread = threading.local()  # replicas are traced in threads of their own
 
@@ -132,7 +132,7 @@ class TensorFlowKernel(Kernel):
                     self.inner.apply(unscaled, variables)
                 self._keep()
 
-            _either(finite, step, lambda: skip(flags))
+            either(finite, step, lambda: skip(flags))
         self._finish(
             before,
             finite,
@@ -172,10 +172,10 @@ class TensorFlowKernel(Kernel):
             flags = check.finite_flags(unscaled)
 
             def step() -> None:
-                _in_python(self.inner.apply, unscaled, variables)
+                in_python(self.inner.apply, unscaled, variables)
                 self._keep()
 
-            _either(tf.reduce_all(flags), step, lambda: skip(flags))
+            either(tf.reduce_all(flags), step, lambda: skip(flags))
             return flags
 
         return norms, tf.cond(quick, fast, careful)
@@ -204,7 +204,7 @@ class TensorFlowKernel(Kernel):
                 self._keep()
 
             loss = None if loss is None else strategies.first_replica(loss)
-            _either(finite, step, lambda: self._skip(before, nonfinite, loss, old))
+            either(finite, step, lambda: self._skip(before, nonfinite, loss, old))
             self._finish(before, finite, updated, loss, None, nonfinite)
 
         strategies.together(all_together, unscaled=unscaled, bad=bad, loss=loss)
@@ -238,7 +238,9 @@ class TensorFlowKernel(Kernel):
             if value is not before.limits:
                 strategies.assign(variable.value, value)
         loss_finite = None if loss is None else tf.math.is_finite(loss)
-        self._tell(before, loss_finite, nonfinite)
+        if not in_xla():
+            after = self._values()  # once more: what is said comes after the state was written
+            self.told.from_graph(before, after, loss_finite, nonfinite)
 
     def _places(self, grads: list[Any], variables: list[Any]) -> list[int]:
         """Position among the optimizer's variables of each gradient that there is."""
@@ -314,79 +316,7 @@ class TensorFlowKernel(Kernel):
             sizes = [tf.reduce_max(tf.abs(tf.cast(g, "float32"))) for g in dense]
             self.largest.assign(self._spread(tf.stack(sizes), places, 0.0))
 
-        _either(tf.equal(step % self.headroom_every, 0), measure, lambda: None)
+        either(tf.equal(step % self.headroom_every, 0), measure, lambda: None)
 
     def look(self) -> None:
-        """The host looks at the state: under XLA nobody else says what must be said."""
-        counts, step, loss_finite = self.log.read_counts()
-        if step:
-            self._note(step, loss_finite, counts[2] == step)
-        state = self.state.read()
-        self._say(state.scale, state.consecutive_skips, self.state.limits.numpy())
-
-    def _tell(self, before: Values, loss_finite: Any, nonfinite: Any) -> None:
-        """Call Python from the graph, but only when there is something to say."""
-        if in_xla():
-            return
-        after = self._values()  # once more: what is said comes after the state was written
-        run = after.counters[CONSECUTIVE_SKIPS]
-        static = not self.config.dynamic
-        floor = tf.logical_or(static, before.scale <= after.limits[0])
-        exhausted = tf.logical_and(floor, run >= self.config.exhausted_after)
-        if self.config.on_exhausted == "continue":
-            exhausted = False
-        loud = tf.logical_or(exhausted, run >= LONG_RUN)
-        seen = tf.constant(True) if loss_finite is None else loss_finite
-        step = after.counters[1] + after.counters[2]
-
-        def say(scale: Any, run: Any, limits: Any, step: Any, seen: Any, nonfinite: Any) -> None:
-            self._note(
-                int(step), None if loss_finite is None else bool(seen), np.asarray(nonfinite)
-            )
-            self._say(float(scale), int(run), np.asarray(limits))
-
-        arguments = [before.scale, run, after.limits, step, seen, nonfinite]
-        _either(loud, lambda: _in_python(say, *arguments), lambda: None)
-
-    def _note(self, step: int, loss_finite: bool | None, nonfinite: np.ndarray) -> None:
-        indices = tuple(int(i) for i in np.flatnonzero(nonfinite))
-        self.note_overflow(step, indices, loss_finite)
-
-    def _say(self, scale: float, run: int, limits: np.ndarray) -> None:
-        if run < self.told_run:  # there was a clean step in between
-            self.teller.check(scale, 0)
-        self.told_run = run
-        low, high = (float(x) for x in limits)
-        config = self.config
-        if config.dynamic and (low, high) != (config.min_scale, config.max_scale):
-            config = replace(config, initial_scale=low, min_scale=low, max_scale=high)
-        self.teller.check(scale, run, config)
-
-
-def _either(condition: Any, yes: Callable[[], None], no: Callable[[], None]) -> None:
-    """A conditional of which only the effects matter."""
-
-    def both(fn: Callable[[], None], value: bool) -> Callable[[], Any]:
-        def branch() -> Any:
-            fn()
-            return tf.constant(value)
-
-        return branch
-
-    tf.cond(condition, both(yes, True), both(no, False))
-
-
-def _in_python(fn: Callable[..., Any], *args: Any) -> None:
-    """Call ``fn`` with eager tensors, from a graph or from eager code."""
-    if tf.executing_eagerly():
-        fn(*args)
-        return
-    flat = tf.nest.flatten(list(args), expand_composites=True)
-    tensors = [x for x in flat if isinstance(x, tf.Tensor)]  # and not the variables among them
-
-    def call(*values: Any) -> None:
-        rest = iter(values)
-        filled = [next(rest) if isinstance(x, tf.Tensor) else x for x in flat]
-        fn(*tf.nest.pack_sequence_as(list(args), filled, expand_composites=True))
-
-    tf.py_function(call, tensors, [])
+        self.told.look()

@@ -87,24 +87,25 @@ class TorchRing:
         both = torch.cat([self.raw, self.compiled], dim=1).cpu().numpy().astype(np.float64)
         raw, compiled = both[:, : self.raw.shape[1]], both[:, self.raw.shape[1] :]
         out = np.zeros_like(compiled)
-        next_scales = dict(zip(self.steps.tolist(), raw[:, 0].tolist(), strict=True))
-        for i, step in enumerate(self.steps.tolist()):
-            scale = self.known_scale[i]
-            if np.isnan(scale):
-                scale = next_scales.get(step - 1, np.nan)
-            if step == 0 or np.isnan(scale):
-                continue  # never written, or the one whose scale before is gone
-            loss = raw[i, 3]
-            out[i, [STEP_LOW, STEP_HIGH]] = step % STEP_SPLIT, step // STEP_SPLIT
-            out[i, [SCALE, NEXT_SCALE]] = scale, raw[i, 0]
-            out[i, [FINITE, GOOD_STEPS]] = raw[i, 1] == 0, raw[i, 2]
-            out[i, LOSS] = loss if self.seen[i] else 0
-            out[i, LOSS_FINITE] = float(np.isfinite(loss)) if self.seen[i] else -1
-            noted = self.noted[i]
-            if noted is None:
-                out[i, COLUMNS:] = raw[i, _HEAD:]
-            else:
-                # Only the norm of all is known: it goes into one column.
-                out[i, COLUMNS] = raw[i, 4] * scale if raw[i, 1] == 0 else 0
-                out[i, [COLUMNS + k for k in noted]] = np.nan
+        # The scale of a row is its own note, or what the row of the step before said came next.
+        scales = self.known_scale.copy()
+        before = np.roll(self.steps, 1)
+        before = (before > 0) & (before == self.steps - 1)
+        scales = np.where(np.isnan(scales) & before, np.roll(raw[:, 0], 1), scales)
+        # Never written, or the one whose scale before is gone.
+        told = np.flatnonzero((self.steps > 0) & ~np.isnan(scales))
+        finite, seen = raw[told, 1] == 0, self.seen[told]
+        out[told, STEP_LOW] = self.steps[told] % STEP_SPLIT
+        out[told, STEP_HIGH] = self.steps[told] // STEP_SPLIT
+        out[told, SCALE], out[told, NEXT_SCALE] = scales[told], raw[told, 0]
+        out[told, FINITE], out[told, GOOD_STEPS] = finite, raw[told, 2]
+        out[told, LOSS] = np.where(seen, raw[told, 3], 0)
+        out[told, LOSS_FINITE] = np.where(seen, np.isfinite(raw[told, 3]), -1)
+        out[told, COLUMNS:] = raw[told, _HEAD:]
+        # Where the host noted the variables, only the norm of all is known: one column has it.
+        noted = told[[self.noted[i] is not None for i in told]]
+        out[noted, COLUMNS:] = 0
+        out[noted, COLUMNS] = np.where(raw[noted, 1] == 0, raw[noted, 4] * scales[noted], 0)
+        for i in noted[raw[noted, 1] != 0]:
+            out[i, [COLUMNS + k for k in self.noted[i] or ()]] = np.nan
         return np.concatenate([out, compiled])

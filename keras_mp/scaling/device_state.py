@@ -120,6 +120,8 @@ def advance(values: Values, finite: Any, updated: Any, config: ScaleConfig) -> V
         if config.hysteresis > 1:
             refill = finite if config.hysteresis_refill == "finite" else grow
             left = ops.where(refill, config.hysteresis, ops.where(finite, left, left_bad))
+    # A scale that somebody assigned comes back within the limits too; NaN counts as too small.
+    scale = ops.minimum(ops.where(scale >= limits[0], scale, limits[0]), limits[1])
     return Values(
         ops.cast(scale, "float32"),
         ops.cast(good, "int32"),

@@ -196,6 +196,8 @@ def update(
         left = 1  # no tolerance to use up
     if not config.dynamic:
         scale, good, left = state.scale, state.good_steps, state.hysteresis_left
+    # A scale that somebody assigned comes back too; NaN counts as too small.
+    scale = min(scale if scale >= config.min_scale else config.min_scale, config.max_scale)
     return ScaleState(scale, good, left, skipped, applied, run)
 
 

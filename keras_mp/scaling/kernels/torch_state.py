@@ -102,7 +102,13 @@ class TorchState:
             # (a checkpoint from a longer interval).
             self.good.fill_(last)
             good = last
-        self.host = ScaleState(self.scale.item(), good, left, skipped, applied, run)
+        scale = self.scale.item()
+        if not 0 < scale < float("inf"):
+            # Somebody assigned it. Any other scale outside the limits comes back after the step,
+            # whose gradients were computed with it.
+            scale = low
+            self.scale.fill_(low)
+        self.host = ScaleState(scale, good, left, skipped, applied, run)
         self.steps = skipped + applied
         return self.host
 

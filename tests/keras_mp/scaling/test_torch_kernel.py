@@ -243,3 +243,17 @@ def test_the_layer_to_blame_is_the_nearest_to_the_loss_and_not_the_last_in_the_l
     assert said.layer.endswith(model.middle.name)
     assert said.origin == "backward"
     assert {p.split("/")[-2] for p in said.variables} == {model.middle.name, model.first.name}
+
+
+@pytest.mark.parametrize("assigned", [0.0, -1.0, np.inf, np.nan, 2.0**100])
+@pytest.mark.parametrize("name", ["Adam", "SGD"])
+def test_a_scale_that_somebody_assigned_is_brought_back(name, assigned):
+    run = Runner(keras_mp.LossScaleOptimizer(FUSED[name]()))
+    gradients = make_gradients(np.random.default_rng(0))
+    run.step(gradients)
+    run.optimizer.dynamic_scale.assign(assigned)
+    run.step(gradients)
+    run.step(gradients)
+    config = run.optimizer.config
+    assert config.min_scale <= run.optimizer.loss_scale <= config.max_scale
+    assert all(np.isfinite(host(v)).all() for v in run.variables)

@@ -70,7 +70,16 @@ def apply_case(shapes: list[tuple[int, ...]], jit: bool) -> dict[str, Callable[[
             optimizer.scale_loss(tf.ones(()))
             optimizer.apply(list(gradients), variables)
 
-        return lambda: step(*gradients)
+        # The concrete function: what a train step inlines, without the Python around a call.
+        traced: list[Callable[..., object]] = []
+
+        def run() -> object:
+            if not traced:
+                specs = [tf.TensorSpec(g.shape, g.dtype) for g in gradients]
+                traced.append(step.get_concrete_function(*specs))
+            return traced[0](*gradients)
+
+        return run
 
     return {variant: make(variant) for variant in VARIANTS}
 

@@ -11,7 +11,8 @@ from keras import ops
 
 from keras_mp.scaling.optimizer import LossScaleOptimizer
 from keras_mp.telemetry import about
-from keras_mp.telemetry.recorder import Numbers, Recorder, check_every, describe_error
+from keras_mp.telemetry.ending import describe_error
+from keras_mp.telemetry.recorder import Numbers, Recorder, check_every
 from keras_mp.telemetry.sources import Source, longest_gap, source_for
 
 

@@ -1,23 +1,20 @@
 """What Monitor and Run share: when to look at the device, and what to write then."""
 
-import atexit
 import logging
 import math
 import os
-import sys
 import time
-import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from keras_mp.telemetry import device
+from keras_mp.telemetry.ending import Ending, end_with
 from keras_mp.telemetry.folders import claim_run, release_run
 from keras_mp.telemetry.journal import JournalWriter
 from keras_mp.telemetry.pace import Pace, Window
 from keras_mp.telemetry.records import (
     Alert,
-    End,
     Epoch,
     Memory,
     Meta,
@@ -108,12 +105,8 @@ class Recorder:
         self._memory_at = 0.0
         self.latest = Reading()
         self._said: set[str] = set()
-        self._ending = _Ending(self.writer)
-        # Called when this object goes or the interpreter ends. Exit hooks run last in, first out:
-        # the one that notes the exit comes after finalize's own, and so runs before it.
-        weakref.finalize(self, self._ending.finish)
-        atexit.unregister(_note_exit)
-        atexit.register(_note_exit)
+        self._ending = Ending(self.writer)
+        end_with(self, self._ending)
 
     # Begin and end.
 
@@ -312,50 +305,3 @@ def _loss(told: float | None, seen: float | None) -> float | None:
 
 def _first(*values: Any) -> Any:
     return next((v for v in values if v is not None), None)
-
-
-class _Ending:
-    """How a run ends when nobody says so: kept apart from the Recorder, to outlive it."""
-
-    def __init__(self, writer: JournalWriter):
-        self.writer = writer
-        self.running = False
-        self._pid = os.getpid()
-
-    def finish(self) -> None:
-        """The recorder is no more, or the interpreter ends.
-
-        An exception that nobody caught is in ``sys.last_value`` by then. A killed process runs none
-        of this: its journal has no end, and health.py sees that the process is gone.
-        """
-        if os.getpid() != self._pid:
-            return  # a forked child has nothing to say about its parent's job
-        if self.running:
-            error = getattr(sys, "last_value", None) if _exiting else None
-            if error is None:
-                self.write("stopped", "training was left before its end")
-            elif isinstance(error, KeyboardInterrupt):
-                self.write("stopped", "interrupted")
-            else:
-                self.write("failed", describe_error(error))
-        self.writer.close()
-
-    def write(self, status: Status, reason: str | None) -> None:
-        self.running = False
-        step = self.writer.last_step
-        self.writer.write(End(step=step, time=time.time(), status=status, reason=reason))
-        self.writer.flush()
-
-
-_exiting = False
-
-
-def _note_exit() -> None:
-    global _exiting
-    _exiting = True
-
-
-def describe_error(error: BaseException) -> str:
-    """``ValueError: first line of the message``."""
-    text = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {text[0]}" if text else type(error).__name__

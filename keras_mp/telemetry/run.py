@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from keras_mp.telemetry import about
+from keras_mp.telemetry.ending import describe_error
 from keras_mp.telemetry.fetch import detached, fetch
-from keras_mp.telemetry.recorder import Numbers, Recorder, check_every, describe_error
+from keras_mp.telemetry.recorder import Numbers, Recorder, check_every
 from keras_mp.telemetry.sources import PlainSource, Source, longest_gap, source_for
 
 

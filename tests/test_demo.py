@@ -71,7 +71,11 @@ def test_a_job_that_fails_makes_the_demo_fail(tmp_path, capfd, monkeypatch):
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_ends_the_jobs_too(tmp_path, number, status):
     started = subprocess.Popen(
-        [*DEMO, "--runs", str(tmp_path)], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL
+        [*DEMO, "--runs", str(tmp_path)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        # The suite may run in a shell's background, where SIGINT is ignored and stays so.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
     process = psutil.Process(started.pid)
     wait_until(lambda: len(jobs_of(process)) == 3, "three jobs")

@@ -134,8 +134,11 @@ class MonitorApp(App[None]):
             self.screen.tick()
 
     def on_resize(self, event: events.Resize) -> None:
-        # The app's own size follows after this.
-        small = too_small(event.size.width, event.size.height)
+        # By the size that is then laid out, not the event's: on a busy machine two changes overlap.
+        self.call_after_refresh(self._fit)
+
+    def _fit(self) -> None:
+        small = too_small(*self.size)
         if small and not isinstance(self.screen, SmallScreen):
             self.push_screen(SmallScreen())
         elif not small and isinstance(self.screen, SmallScreen):

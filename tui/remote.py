@@ -258,9 +258,10 @@ def _drain(pipe: IO[bytes] | None, into: list[bytes]) -> None:
     """Keep the last of what ssh complains about."""
     if pipe is None:
         return
-    for line in pipe:
-        into.append(line[:500])
-        del into[:-5]
+    with contextlib.suppress(ValueError, OSError):  # closed under the reader's hands
+        for line in pipe:
+            into.append(line[:500])
+            del into[:-5]
 
 
 def open_places(places: Sequence[str]) -> dict[str, RunsFolder | RemoteRuns]:

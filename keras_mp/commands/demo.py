@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from typing import Any
 
 from keras_mp._backend import BACKENDS, explain_missing, installed
 
@@ -70,7 +71,8 @@ def run(args: argparse.Namespace) -> int:
     with _children() as children:
         for name, arguments in JOBS.items():
             with open(runs / f"{name}.log", "wb") if watch is _dashboard else nullcontext() as log:
-                children[name] = subprocess.Popen(
+                child = children.start(
+                    name,
                     [*command, "--name", name, *arguments],
                     env=environment,
                     stdin=subprocess.DEVNULL,
@@ -79,7 +81,7 @@ def run(args: argparse.Namespace) -> int:
                     # Their own group: Ctrl-C comes to us alone, and we end the jobs.
                     start_new_session=True,
                 )
-            _announce(runs, name, children[name].pid, backend, args.epochs)
+            _announce(runs, name, child.pid, backend, args.epochs)
         return watch(runs, children)
 
 
@@ -120,15 +122,39 @@ def _has_terminal() -> bool:
     return True
 
 
+class _Children(dict[str, subprocess.Popen]):
+    """Processes by name. A signal that comes while one is being started waits until it is here."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._starting = False
+        self._waiting: int | None = None
+
+    def start(self, name: str, command: list[str], **options: Any) -> subprocess.Popen:
+        self._starting = True
+        try:
+            self[name] = subprocess.Popen(command, **options)
+        finally:
+            self._starting = False
+        if self._waiting is not None:
+            raise SystemExit(128 + self._waiting)
+        return self[name]
+
+    def stop(self, number: int, _frame: object) -> None:
+        """The handler of signals that end the demo."""
+        self._waiting = number
+        if not self._starting:
+            raise SystemExit(128 + number)
+
+
 @contextmanager
-def _children() -> Iterator[Children]:
+def _children() -> Iterator[_Children]:
     """Processes that do not outlive the block, however it ends."""
-
-    def stop(number: int, _frame: object) -> None:
-        raise SystemExit(128 + number)
-
-    before = {s: signal.signal(s, stop) for s in (signal.SIGTERM, signal.SIGHUP)}
-    children: Children = {}
+    children = _Children()
+    before = {s: signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    for number, handler in before.items():
+        if handler != signal.SIG_IGN:  # nohup, or a shell's background: it was asked for
+            signal.signal(number, children.stop)
     try:
         yield children
     finally:

@@ -166,8 +166,7 @@ def make_model(strategy, inner, wrap=True, policy="float32", sparse=False):
 
 INNER = {
     "adam": adam,
-    "clip and momentum": lambda: keras.optimizers.SGD(0.125, momentum=0.5, global_clipnorm=0.5),
-    "ema and decay": lambda: keras.optimizers.AdamW(0.125, use_ema=True),
+    "ema, decay and clip": lambda: keras.optimizers.AdamW(0.125, use_ema=True, clipnorm=0.5),
 }
 
 

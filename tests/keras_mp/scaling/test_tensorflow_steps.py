@@ -116,7 +116,16 @@ def relative(one, other):
     return np.linalg.norm(one - other) / max(np.linalg.norm(other), 1e-30)
 
 
-SLOW_TO_TRACE = ("adam", "sgd", "schedule", "amsgrad", "adam_clip", "sgd_clipvalue")
+SLOW_TO_TRACE = (
+    "adam",
+    "adam_decay",
+    "sgd",
+    "adam_global_clip",
+    "schedule",
+    "amsgrad",
+    "adam_clip",
+    "sgd_clipvalue",
+)
 
 
 def ways_of(names):

@@ -192,7 +192,7 @@ class TensorFlowKernel(Kernel):
 
         def all_together(unscaled: list[Any], bad: Any, loss: Any) -> None:
             self._tell_optimizer()
-            nonfinite = strategies.first_replica(bad) > 0
+            nonfinite = strategies.summed(bad) > 0
             nonfinite = self._spread(nonfinite, places, False)
             finite = tf.logical_not(tf.reduce_any(nonfinite))
             before = self._values()
@@ -203,7 +203,7 @@ class TensorFlowKernel(Kernel):
                 strategies.on_each_replica(self.inner.apply, unscaled, variables)
                 self._keep()
 
-            loss = None if loss is None else strategies.first_replica(loss)
+            loss = None if loss is None else strategies.summed(loss)
             either(finite, step, lambda: self._skip(before, nonfinite, loss, old))
             self._finish(before, finite, updated, loss, None, nonfinite)
 

@@ -53,8 +53,17 @@ def merges() -> bool:
     return not tf.__internal__.distribute.strategy_supports_no_merge_call()
 
 
+def meets_here() -> bool:
+    """Whether all replicas meet in this process. They need no collective operation then: a further
+    one would part the order of TensorFlow's from that of a plain optimizer, and a process that
+    trains with one after the other would mix them up."""
+    return merges() and isinstance(tf.distribute.get_strategy(), tf.distribute.MirroredStrategy)
+
+
 def agreed(flags: Any, loss: Any) -> tuple[Any, Any]:
-    """Flags and loss over all replicas; one reduction. In the context of a replica.
+    """Flags and loss over all replicas, once ``summed`` was called; one reduction at the most.
+
+    In the context of a replica.
 
     Args:
         flags: bool, shape (n,): of this replica. loss: This replica's part of it, or None.
@@ -66,8 +75,9 @@ def agreed(flags: Any, loss: Any) -> tuple[Any, Any]:
     message = tf.cast(tf.logical_not(flags), tf.float32)
     if loss is not None:
         message = tf.concat([message, tf.reshape(tf.cast(loss, tf.float32), [1])], 0)
-    context = tf.distribute.get_replica_context()
-    message = context.all_reduce(tf.distribute.ReduceOp.SUM, message)
+    if not meets_here():
+        context = tf.distribute.get_replica_context()
+        message = context.all_reduce(tf.distribute.ReduceOp.SUM, message)
     return (message, None) if loss is None else (message[:-1], message[-1])
 
 
@@ -89,6 +99,13 @@ def on_each_replica(fn: Callable[..., None], *args: Any) -> None:
         strategy.extended.call_for_each_replica(fn, args=args)
     else:
         fn(*args)
+
+
+def summed(value: Any) -> Any:
+    """What ``agreed`` gave, over all replicas. Inside ``together``."""
+    if meets_here():
+        return tf.add_n(tf.distribute.get_strategy().experimental_local_results(value))
+    return first_replica(value)
 
 
 def first_replica(value: Any) -> Any:

@@ -26,6 +26,8 @@ class Terminal:
         self.pid, self._fd = pty.fork()
         if self.pid == 0:
             env = os.environ | {"TERM": "xterm-256color"} | environment
+            for fixed in ("COLUMNS", "LINES"):  # pytest-xdist sets them; they win over the ioctl
+                env.pop(fixed, None)
             os.execve(sys.executable, [sys.executable, "-c", MAIN, *arguments], env)
         self.resize(columns, rows)
 

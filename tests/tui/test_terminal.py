@@ -37,12 +37,12 @@ class Terminal:
     def send(self, keys: str) -> None:
         os.write(self._fd, keys.encode())
 
-    def wait_for(self, text: str, seconds: float = 20.0) -> None:
-        """Until ``text`` has been written since the last call."""
+    def wait_for(self, *texts: str, seconds: float = 20.0) -> None:
+        """Until all of the texts have been written since the last call."""
         deadline = time.monotonic() + seconds
-        while text not in self.text():
+        while not all(text in self.text() for text in texts):
             if not self._read(deadline - time.monotonic()):
-                raise AssertionError(f"{text!r} did not appear in: {self.text()[-3000:]}")
+                raise AssertionError(f"{texts} did not appear in: {self.text()[-3000:]}")
         self.output = b""
 
     def text(self) -> str:
@@ -94,7 +94,9 @@ def test_the_dashboard_in_a_terminal_with_keys_and_quit(open_terminal):
     terminal.wait_for("quit")
     terminal.send("\x1b[F")  # End
     terminal.send("\x1b[A")  # up
-    terminal.wait_for("events")
+    terminal.wait_for(
+        "float16 without a loss scale"
+    )  # the verdict of the job that it stands on now
     terminal.send("?")
     terminal.wait_for("Back to the first order")
     terminal.send("x")

@@ -94,9 +94,6 @@ def test_the_dashboard_in_a_terminal_with_keys_and_quit(open_terminal):
     terminal.wait_for("quit")
     terminal.send("\x1b[F")  # End
     terminal.send("\x1b[A")  # up
-    terminal.wait_for(
-        "float16 without a loss scale"
-    )  # the verdict of the job that it stands on now
     terminal.send("?")
     terminal.wait_for("Back to the first order")
     terminal.send("x")

@@ -39,17 +39,31 @@ class TorchGuard:
     def take(self) -> None:
         """Take the copy anew, whatever the version counters say (a compiled graph has none)."""
         if self.tensors:
-            self.saved.copy_(torch.cat(self.flat))
+            self.saved.copy_(self._gathered())
+
+    def _gathered(self) -> Any:
+        # From the variables' own tensors: beside them no view of them may enter a compiled graph.
+        return torch.cat([t.reshape(-1).to(self.dtype) for t in self.tensors])
+
+    def _settle_compiled(self, ok: Any) -> None:
+        self.saved.copy_(torch.where(ok, self._gathered(), self.saved))
+        start = 0
+        for tensor in self.tensors:
+            stop = start + tensor.numel()
+            tensor.copy_(self.saved[start:stop].reshape(tensor.shape))
+            start = stop
 
     def settle(self, ok: Any) -> None:
         """After a step: keep the live values where ``ok`` (bool, shape ()), else the copy."""
         if not self.tensors:
             return
+        if torch.compiler.is_compiling():
+            self._settle_compiled(ok)
+            return
         live = torch.cat(self.flat)
         torch.where(ok, live.to(self.dtype), self.saved, out=self.saved)
         torch._foreach_copy_(self.flat, self.views)
-        if not torch.compiler.is_compiling():
-            self._settled()
+        self._settled()
 
     def _current(self) -> tuple[int, ...]:
         return tuple(t._version for t in self.tensors)

@@ -1,0 +1,53 @@
+"""``jit_compile=True`` on torch, with the real compiler: the safety contract of a bound model."""
+
+import keras
+import numpy as np
+import pytest
+
+import keras_mp
+
+if keras.backend.backend() != "torch":
+    pytest.skip("about torch.compile", allow_module_level=True)
+
+from helpers.stepping import snapshot
+
+pytestmark = [pytest.mark.backend, pytest.mark.slow]
+
+
+@pytest.mark.filterwarnings("ignore")  # the compiler's own, about Keras
+def test_a_compiled_fit_skips_spares_and_tells(tmp_path):
+    keras.config.set_dtype_policy("mixed_float16")
+    model = keras.Sequential(
+        [
+            keras.Input((8,)),
+            keras.layers.Dense(16, kernel_initializer="ones"),
+            keras.layers.BatchNormalization(),
+            keras.layers.Dense(1, dtype="float32"),
+        ]
+    )
+    optimizer = keras_mp.LossScaleOptimizer("adamw", initial_scale=64.0)
+    model.compile(optimizer=optimizer, loss="mse", jit_compile=True)
+    x = np.random.default_rng(0).random((64, 8)).astype("float32")
+    monitor = keras_mp.Monitor(tmp_path, name="compiled")
+    model.fit(x, x[:, :1], batch_size=8, verbose=0, callbacks=[monitor])
+    assert (optimizer.applied_steps, optimizer.skipped_steps) == (8, 0)
+
+    state = [*model.trainable_variables, *model.non_trainable_variables]
+    before = snapshot(*state, *optimizer.inner_optimizer.variables)
+    bad = np.full_like(x[:8], 6e4)
+    model.train_on_batch(bad, x[:8, :1])
+    assert snapshot(*state, *optimizer.inner_optimizer.variables) == before
+    assert (optimizer.skipped_steps, optimizer.loss_scale) == (1, 32.0)
+    row = optimizer.recent_steps()[-1]
+    assert (row.step, row.finite, row.loss_finite) == (9, False, False)
+    assert len(optimizer.overflow_report().variables) == len(model.trainable_variables)
+
+    history = model.fit(
+        np.concatenate([x, bad]),
+        np.concatenate([x[:, :1], x[:8, :1]]),
+        batch_size=8,
+        shuffle=False,
+        verbose=0,
+    ).history
+    assert np.isfinite(history["loss"][0])
+    assert optimizer.skipped_steps == 2

@@ -327,6 +327,66 @@ def test_the_report_names_the_layer_nearest_the_loss(where, position, how):
     assert optimizer.overflow_report().origin == found.origin
 
 
+class PlantedKernel(layers.Dense):
+    """A Dense whose kernel's gradient alone overflows when asked."""
+
+    def build(self, shape):
+        super().build(shape)
+        self.on = tf.Variable(0.0, trainable=False)
+
+    def call(self, x):
+        factor = tf.where(self.on > 0, np.float32("inf"), np.float32(1))
+
+        @tf.custom_gradient
+        def identity(kernel):
+            return tf.identity(kernel), lambda dy: dy * tf.cast(factor, dy.dtype)
+
+        return tf.matmul(x, identity(self.kernel)) + self.bias
+
+
+def deep(make):
+    return keras.Sequential([keras.Input((4,)), make("a"), make("b"), make("c"), make("head", 1)])
+
+
+def branched(make):
+    inputs = keras.Input((4,))
+    stem = make("a")(inputs)
+    joined = layers.Add()([make("b")(stem), make("c")(stem)])
+    return keras.Model(inputs, make("head", 1)(joined))
+
+
+@keras.saving.register_keras_serializable(package="tests")
+class Turned(keras.Model):
+    def __init__(self, make):
+        super().__init__()
+        self.head, self.c, self.b, self.a = make("head", 1), make("c"), make("b"), make("a")
+
+    def call(self, x):
+        return self.head(self.c(self.b(self.a(x))))
+
+
+@pytest.mark.parametrize("how", ["graph", "xla"])
+@pytest.mark.parametrize("shape", [deep, branched, Turned])
+def test_one_kernels_gradient_alone_is_named_in_any_model(shape, how):
+    made = {}
+
+    def make(name, units=4):
+        made[name] = PlantedKernel(units, name=name)
+        return made[name]
+
+    model = shape(make)
+    optimizer = compiled(model, how, on_exhausted="continue")
+    fit(model, X[:8], Y[:8])
+    for name, layer in made.items():
+        layer.on.assign(1.0)
+        fit(model, X[8:16], Y[8:16])
+        layer.on.assign(0.0)
+        found = optimizer.describe(optimizer.recent_steps()[-1])
+        assert found.variables == [layer.kernel.path]
+        assert found.layer.split("/")[-1] == name
+        assert found.origin == "backward"
+
+
 # Told.
 
 

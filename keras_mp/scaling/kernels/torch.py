@@ -102,6 +102,9 @@ class TorchKernel(Kernel):
 
     def refresh(self) -> None:
         """Before each forward pass: a change from outside makes the copies anew."""
+        model = None if self.binding is None else self.binding.model
+        if getattr(model, "jit_compile", False):
+            self._part()
         if self.guard is not None:
             self.guard.refresh()
         tracker = [] if self.binding is None else self.binding.loss_tracker()
@@ -170,6 +173,12 @@ class TorchKernel(Kernel):
         self.linked = TorchState(self.state, iterations)
         self.fused = fused_update_for(self.inner, self.targets, self.linked)
         return self.linked
+
+    def _part(self) -> None:
+        """Undo ``_link``: a compiled step refuses variables that share storage."""
+        for parameter in self.linked.parameters if self.linked else ():
+            parameter.data = parameter.data.clone()
+        self.linked = self.fused = None
 
     def _fusible(self, fused: FusedUpdate, grads: list[Any], variables: list[Any]) -> bool:
         try:

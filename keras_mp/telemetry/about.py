@@ -110,13 +110,6 @@ def model_policy(model: Any) -> str | None:
     return names.most_common(1)[0][0] if names else str(model.dtype_policy.name)
 
 
-def computes_in_float16(model: Any) -> bool:
-    """Whether a trainable layer of ``model`` computes in float16."""
-    return any(
-        layer.compute_dtype == "float16" and layer.trainable_weights for layer in layers_of(model)
-    )
-
-
 def _parameters(model: Any) -> int | None:
     if model is None or not getattr(model, "built", False) or not hasattr(model, "count_params"):
         return None

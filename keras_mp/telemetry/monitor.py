@@ -9,6 +9,7 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_mp.scaling.binding import computes_in_float16
 from keras_mp.scaling.optimizer import LossScaleOptimizer
 from keras_mp.telemetry import about
 from keras_mp.telemetry.ending import describe_error
@@ -264,7 +265,7 @@ class Monitor(keras.callbacks.Callback):
         scaled = isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
         if scaled or getattr(optimizer, "loss_scale_factor", None) is not None:
             return
-        if about.computes_in_float16(self.model):
+        if computes_in_float16(self.model):
             warnings.warn(
                 "The model computes in float16 and its optimizer does not scale the loss: small "
                 "gradients become zero. Compile with keras_mp.LossScaleOptimizer(optimizer), or "

@@ -8,22 +8,13 @@ from keras_mp.telemetry.records import Overflow
 from tui.drawing.roles import Role, Row
 from tui.look import Look
 from tui.snapshot import JobView
-from tui.widgets.lines import Lines
+from tui.widgets.job_lines import JobLines
 
 _SEVERITY: dict[str, Role] = {"info": "muted", "warning": "warn", "error": "bad"}
 Event = tuple[float, int, Row]
 
 
-class EventList(Lines):
-    def __init__(self, *, id: str | None = None):
-        super().__init__(id=id)
-        self._job: JobView | None = None
-        self._look = Look()
-
-    def show(self, job: JobView | None, look: Look) -> None:
-        self._job, self._look = job, look
-        self.redraw()
-
+class EventList(JobLines):
     def rows(self, width: int, height: int) -> Sequence[Row]:
         job = self._job
         if job is None:

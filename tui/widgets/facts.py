@@ -5,23 +5,13 @@ from collections.abc import Iterator, Sequence
 from keras_mp.telemetry.format import number, power_of_two, share, whole
 from tui.drawing.roles import Row
 from tui.drawing.text import fit
-from tui.look import Look
 from tui.snapshot import JobView
-from tui.widgets.lines import Lines
+from tui.widgets.job_lines import JobLines
 
 NAME_WIDTH = 12
 
 
-class Facts(Lines):
-    def __init__(self, *, id: str | None = None):
-        super().__init__(id=id)
-        self._job: JobView | None = None
-        self._look = Look()
-
-    def show(self, job: JobView | None, look: Look) -> None:
-        self._job, self._look = job, look
-        self.redraw()
-
+class Facts(JobLines):
     def rows(self, width: int, height: int) -> Sequence[Row]:
         if self._job is None:
             return []

@@ -6,23 +6,13 @@ from collections.abc import Sequence
 from keras_mp.telemetry.format import duration, number, whole
 from tui.drawing.roles import Role, Row
 from tui.job_columns import elapsed, epoch_text
-from tui.look import Look
 from tui.snapshot import JobView
-from tui.widgets.lines import Lines
+from tui.widgets.job_lines import JobLines
 
 _ROLE: dict[str, Role] = {"ok": "text", "warning": "warn", "error": "bad"}
 
 
-class VerdictLine(Lines):
-    def __init__(self, *, id: str | None = None):
-        super().__init__(id=id)
-        self._job: JobView | None = None
-        self._look = Look()
-
-    def show(self, job: JobView | None, look: Look) -> None:
-        self._job, self._look = job, look
-        self.redraw()
-
+class VerdictLine(JobLines):
     def rows(self, width: int, height: int) -> Sequence[Row]:
         job, say = self._job, self._look.say
         if job is None:

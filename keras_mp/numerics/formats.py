@@ -8,7 +8,7 @@
 Rounding is IEEE 754's default, to nearest with ties to even, subnormals included, straight from
 float64 (no double rounding). What happens beyond the largest number is the format's own rule:
 IEEE formats go to infinity, ``float8_e4m3`` (OCP 8-bit floating point, there "E4M3") has none and
-goes to NaN.
+goes to NaN (torch 2.13 stops at the largest number instead: ``saturate=True``).
 """
 
 import math
@@ -145,7 +145,8 @@ def round_to(x: Any, fmt: "str | Format", *, saturate: bool = False) -> np.ndarr
         float32 array of x's shape: every value of every format here is a float32 number.
     """
     fmt = get_format(fmt)
-    values = np.asarray(x, dtype=np.float64)
+    with np.errstate(invalid="ignore"):  # signalling NaNs
+        values = np.asarray(x, dtype=np.float64)
     _, exponent = np.frexp(values)  # |x| = m * 2**exponent with m in [0.5, 1)
     # The distance of two neighbours where x lies; below the smallest normal it stays the same.
     spacing = np.maximum(exponent - 1, fmt.min_exponent) - fmt.mantissa_bits
@@ -172,7 +173,7 @@ def bits(x: Any, fmt: "str | Format") -> np.ndarray:
     finite = np.isfinite(values)
     safe = np.where(finite, magnitude, 0.0)
     _, exponent = np.frexp(safe)
-    exponent = np.maximum(exponent - 1, fmt.min_exponent)
+    exponent = np.where(safe == 0, fmt.min_exponent, np.maximum(exponent - 1, fmt.min_exponent))
     # In units of the spacing: below 2**mantissa_bits for subnormals, from there on with the
     # leading one, which adds 1 to the exponent field by itself.
     units = np.ldexp(safe, fmt.mantissa_bits - exponent).astype(np.uint32)

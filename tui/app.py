@@ -128,6 +128,7 @@ class MonitorApp(App[None]):
     def _show(self) -> None:
         if isinstance(self.screen, ShownScreen):
             self.screen.show()
+            self.reader.in_view = self.screen.in_view
 
     def _tick(self) -> None:
         if isinstance(self.screen, ShownScreen):

@@ -1,28 +1,49 @@
 """Looks at the journals and makes snapshots. Used from one thread only, the feed's."""
 
+import math
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from keras_mp.telemetry.health import Alive, verdict
+from keras_mp.telemetry.health import Alive, Verdict, verdict
 from keras_mp.telemetry.jobs import Job
 from keras_mp.telemetry.process import is_alive
 from tui.clock import Clock, WallClock
 from tui.remote import RemoteRuns, open_places
 from tui.snapshot import JobView, Snapshot, Table, view
 
-# A job that says nothing new is judged again after this long: only its silence can have changed.
+# A job is judged again after this long, sooner only where something happened to it: a verdict looks
+# back over a job's history, and costs as much as fifty of its records.
 JUDGE_SECONDS = 1.0
+# What nobody looks at is shown anew (for sorting and counting) after this long.
+UNSEEN_SECONDS = 1.0
 
 
+@dataclass
 class _Known:
-    """The last view made of a job, and what it was made from."""
+    """The last view made of a job, and what it was made from.
 
-    def __init__(self, job: Job, version: int, judged: float, shown: JobView, skips: Table):
-        self.job, self.version, self.judged = job, version, judged
-        self.shown, self.skips = shown, skips
+    ``judged`` is when its verdict was reached, by the clock and by the job's own last record;
+    ``made`` is when the view was.
+    """
+
+    job: Job
+    version: int
+    happened: tuple[object, ...]
+    judged: tuple[float, float]
+    made: float
+    shown: JobView
+    skips: Table
+
+
+def _happened(job: Job) -> tuple[object, ...]:
+    """What changes a verdict at once; the rest of it only moves with time."""
+    good = job.loss is None or math.isfinite(job.loss)
+    counts = (len(job.problems), len(job.alerts), job.resumed, job.overflow_count, job.skipped)
+    return job.meta, job.end, good, job.nan_step, job.step > 0, *counts
 
 
 class Reader:
@@ -36,6 +57,8 @@ class Reader:
         behind: Whether history is still being read after the last look.
         acknowledged: Key of a job -> its ``nan_step`` that the user has seen. Replaced as a whole
             by the app, never changed in place.
+        in_view: Keys of the jobs on the screen, likewise; None: all of them. What others say is
+            read as soon, but shown up to a second later.
     """
 
     def __init__(self, paths: Sequence[str], clock: Clock | None = None, alive: Alive = is_alive):
@@ -44,6 +67,7 @@ class Reader:
         self._known: dict[str, _Known] = {}
         self.behind = False
         self.acknowledged: dict[str, int] = {}
+        self.in_view: frozenset[str] | None = None
 
     def look(self, seconds: float | None = 0.2) -> Snapshot:
         """One look at the disk, reading for about ``seconds`` (None: all there is)."""
@@ -77,20 +101,55 @@ class Reader:
     def _view(self, key: str, path: str, job: Job, heard: float | None = None) -> JobView:
         known, away = self._known.get(key), heard is not None
         now = self._clock.now() if heard is None else heard
-        same = known is not None and known.job is job and known.version == job.version
-        same = same and known is not None and known.shown.away == away
-        if same and known is not None:
-            seen = self.acknowledged.get(key)
-            settled = job.end is not None or now - known.judged < JUDGE_SECONDS
-            if settled and (known.shown.verdict.nan != "was" or seen != job.nan_step):
-                return known.shown
-        judged = verdict(job, now, alive=self._alive, acknowledged=self.acknowledged.get(key))
-        if same and known is not None and known.shown.verdict == judged:
-            known.judged = now
+        if known is None or known.job is not job or known.shown.away != away:
+            return self._make(key, path, job, now, away, None)
+        same = known.version == job.version
+        if not same and self._can_wait(key, known, now):
             return known.shown
+        if known.happened == _happened(job) and self._still_true(key, job, known, now):
+            if same:
+                return known.shown
+            return self._make(key, path, job, now, away, known, known.shown.verdict)
+        made = self._make(key, path, job, now, away, known)
+        if same and made.verdict == known.shown.verdict:
+            self._known[key].shown = known.shown
+            return known.shown
+        return made
+
+    def _can_wait(self, key: str, known: _Known, now: float) -> bool:
+        unseen = self.in_view is not None and key not in self.in_view
+        fresh = 0 <= now - known.made < UNSEEN_SECONDS
+        return unseen and fresh and known.happened == _happened(known.job)
+
+    def _still_true(self, key: str, job: Job, known: _Known, now: float) -> bool:
+        """Whether the last verdict needs no second thought yet."""
+        verdict = known.shown.verdict
+        if verdict.nan == "was" and self.acknowledged.get(key) == job.nan_step:
+            return False
+        if known.version == job.version and job.end is not None:
+            return True
+        # By the job's own clock too: a replay, and a test, may set ours.
+        clock, last = known.judged
+        return 0 <= now - clock < JUDGE_SECONDS and (job.last_time or 0.0) - last < JUDGE_SECONDS
+
+    def _make(
+        self,
+        key: str,
+        path: str,
+        job: Job,
+        now: float,
+        away: bool,
+        known: _Known | None,
+        judged: Verdict | None = None,
+    ) -> JobView:
+        """A new view of the job, with this verdict or a new one."""
+        when = known.judged if known is not None else (now, 0.0)
+        if judged is None:
+            judged = verdict(job, now, alive=self._alive, acknowledged=self.acknowledged.get(key))
+            when = (now, job.last_time or 0.0)
         skips = _skips(job, known)
         shown = view(job, key, path, judged, skips, away)
-        self._known[key] = _Known(job, job.version, now, shown, skips)
+        self._known[key] = _Known(job, job.version, _happened(job), when, now, shown, skips)
         return shown
 
 

@@ -27,6 +27,11 @@ class ShownScreen(Screen[None]):
             raise TypeError(f"Screens belong to a MonitorApp. Received: app={self.app!r}")
         return self.app
 
+    @property
+    def in_view(self) -> frozenset[str] | None:
+        """Keys of the jobs that are on the screen now; None: it may be any."""
+        return None
+
     def show(self) -> None:
         """Draw ``monitor.snapshot``."""
         raise NotImplementedError

@@ -93,6 +93,10 @@ class CompareScreen(ShownScreen):
         known = {job.key: job for job in snapshot.jobs} if snapshot else {}
         return [known[key] for key in self.keys if key in known]
 
+    @property
+    def in_view(self) -> frozenset[str] | None:
+        return frozenset(self.keys)
+
     def on_mount(self) -> None:
         self.show()
 

@@ -56,6 +56,10 @@ class JobScreen(ShownScreen):
         return next((j for j in snapshot.jobs if j.key == self.key), None) if snapshot else None
 
     @property
+    def in_view(self) -> frozenset[str] | None:
+        return frozenset([self.key])
+
+    @property
     def _whole(self) -> Span | None:
         return charts.extent(self.job, self.window) if self.job else None
 

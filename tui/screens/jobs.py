@@ -77,6 +77,13 @@ class JobsScreen(ShownScreen):
     def selected(self) -> JobView | None:
         return self._jobs.get(self._table.selected) if self._table.selected is not None else None
 
+    @property
+    def in_view(self) -> frozenset[str] | None:
+        top = round(self._table.scroll_y)
+        shown = self._order[top : top + self._table.size.height]
+        selected = self._table.selected
+        return frozenset([*shown, selected] if selected is not None else shown)
+
     def on_mount(self) -> None:
         settings = self.monitor.settings
         self.details = settings.details

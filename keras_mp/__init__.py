@@ -13,6 +13,7 @@ from keras_mp._version import __version__
 if TYPE_CHECKING:
     from keras_mp.policies.audit import audit
     from keras_mp.policies.convert import convert
+    from keras_mp.policies.objects import Policy, PolicyMap
     from keras_mp.policies.plan import PrecisionPlan, plan
     from keras_mp.policies.policy import (
         EmulatedPrecisionWarning,
@@ -34,6 +35,8 @@ _PUBLIC = {
     "GuardedTrainStep": "keras_mp.scaling.jax_training",
     "LossScaleOptimizer": "keras_mp.scaling.optimizer",
     "Monitor": "keras_mp.telemetry.monitor",
+    "Policy": "keras_mp.policies.objects",
+    "PolicyMap": "keras_mp.policies.objects",
     "PrecisionPlan": "keras_mp.policies.plan",
     "Run": "keras_mp.telemetry.run",
     "ScaleConfig": "keras_mp.scaling.state",
@@ -53,6 +56,8 @@ __all__ = [
     "GuardedTrainStep",
     "LossScaleOptimizer",
     "Monitor",
+    "Policy",
+    "PolicyMap",
     "PrecisionPlan",
     "Run",
     "ScaleConfig",

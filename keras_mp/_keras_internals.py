@@ -5,7 +5,7 @@ Each has a test in ``tests/keras_mp/test_keras_internals.py`` that fails when Ke
 
 import functools
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 
@@ -115,6 +115,19 @@ def producer(tensor: Any) -> tuple[Any, list[Any]]:
     return history.operation, list(node.input_tensors)
 
 
+def put_policy(layer: Any, policy: Any) -> None:
+    """Give a layer a policy of its own, where it shared a ``DTypePolicyMap``.
+
+    The public setter then writes into the map, under the layer's path: the user's object changes,
+    and another layer of that path with it. Without it a model that was built with a map could not
+    be planned.
+    """
+    if hasattr(layer.dtype_policy, "default_policy"):
+        layer._dtype_policy = policy
+    else:
+        layer.dtype_policy = policy
+
+
 @contextmanager
 def observed_calls(layers: list[Any], see: Callable[[Any, Any, Any], None]) -> Iterator[None]:
     """Show ``see(layer, inputs, outputs)`` each call of these layers, while the block lasts.
@@ -140,6 +153,36 @@ def observed_calls(layers: list[Any], see: Callable[[Any, Any, Any], None]) -> I
     try:
         for layer in layers:
             object.__setattr__(layer, "call", observed(layer))
+            replaced.append(layer)
+        yield
+    finally:
+        for layer in replaced:
+            object.__delattr__(layer, "call")
+
+
+@contextmanager
+def wrapped_calls(
+    layers: list[Any], around: Callable[[Any], AbstractContextManager]
+) -> Iterator[None]:
+    """Enter ``around(layer)`` for each call of these layers, while the block lasts.
+
+    As ``observed_calls``, for what must be known during a call and not after it.
+    """
+
+    def wrapped(layer: Any) -> Callable[..., Any]:
+        original = layer.call
+
+        @functools.wraps(original)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            with around(layer):
+                return original(*args, **kwargs)
+
+        return call
+
+    replaced = []
+    try:
+        for layer in layers:
+            object.__setattr__(layer, "call", wrapped(layer))
             replaced.append(layer)
         yield
     finally:

@@ -7,6 +7,7 @@ import keras
 import numpy as np
 
 from keras_mp import _keras_internals
+from keras_mp.policies.objects import policy_named
 from keras_mp.policies.structure import Structure
 
 
@@ -37,12 +38,12 @@ def largest_magnitudes(model: Any, batch: Any, structure: Structure) -> dict[str
 
     try:
         for layer in layers:
-            layer.dtype_policy = keras.DTypePolicy("float32")
+            _keras_internals.put_policy(layer, policy_named("float32"))
         with _keras_internals.observed_calls(layers, see):
             model(keras.tree.map_structure(keras.ops.convert_to_tensor, batch), training=False)
     finally:
         for layer, policy in zip(layers, policies, strict=True):
-            layer.dtype_policy = policy
+            _keras_internals.put_policy(layer, policy)
     return largest
 
 

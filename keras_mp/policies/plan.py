@@ -9,10 +9,12 @@ from typing import Any
 
 import keras
 
+from keras_mp import _keras_internals
 from keras_mp.policies.categories import is_a
 from keras_mp.policies.detect import current_device
 from keras_mp.policies.hazards import Circumstances, Reason, hazard, usual
 from keras_mp.policies.measure import largest_magnitudes
+from keras_mp.policies.objects import PolicyMap, policy_named
 from keras_mp.policies.policy import resolve
 from keras_mp.policies.structure import Place, Structure, below, is_functional, structure_of
 
@@ -76,8 +78,9 @@ class PrecisionPlan:
         """
         for place, row in self._matched(structure_of(model)):
             policy = _fitting(place.layer, row.policy)
-            if place.layer.dtype_policy.name != policy:
-                place.layer.dtype_policy = keras.DTypePolicy(policy)
+            changes = place.layer.dtype_policy.name != policy
+            _keras_internals.put_policy(place.layer, policy_named(policy))
+            if changes:
                 _cast_again(place.layer)
         # Functions that were traced go on computing as they were traced.
         model.make_predict_function(force=True)
@@ -127,16 +130,14 @@ class PrecisionPlan:
                 f"This is no precision plan. Expected what `to_json` wrote. Received: {text[:80]!r}"
             ) from error
 
-    def to_policy_map(self, model: Any) -> keras.dtype_policies.DTypePolicyMap:
-        """The plan as Keras' own map, for the ``dtype`` argument of layers that are built anew.
+    def to_policy_map(self, model: Any) -> PolicyMap:
+        """The plan as a map of paths, for the ``dtype`` argument of layers that are built anew.
 
         Its keys are Keras' paths, which change when a model is saved and loaded: keep the plan.
         """
-        policies = keras.dtype_policies.DTypePolicyMap(keras.DTypePolicy(self.policy))
-        for place, row in self._matched(structure_of(model)):
-            if place.layer.path:
-                policies[re.escape(place.layer.path)] = keras.DTypePolicy(row.policy)
-        return policies
+        rows = self._matched(structure_of(model))
+        by_path = {place.layer.path: row.policy for place, row in rows if place.layer.path}
+        return PolicyMap(self.policy, {re.escape(path): by_path[path] for path in by_path})
 
     def __str__(self) -> str:
         head = ("layer", "class", "policy", "because")

@@ -48,12 +48,7 @@ def resolve(policy: Any, argument: str = "policy") -> str:
             "A policy is a name or a keras.DTypePolicy. "
             f"Received: {argument}={policy!r} (of type {type(policy).__name__})"
         )
-    if "float8" in name or "fp8" in name:
-        raise ValueError(
-            "float8 is not supported yet: it needs a scale for each tensor, and layers that are "
-            "made for it. Use 'mixed_bfloat16' or 'mixed_float16'. "
-            f"Received: {argument}={policy!r}"
-        )
+    refuse_float8(name, argument)
     if isinstance(policy, str) and name not in POLICIES:
         raise ValueError(
             f"There is no policy of that name. Expected auto, {', '.join(POLICIES)}, or an alias: "
@@ -61,6 +56,20 @@ def resolve(policy: Any, argument: str = "policy") -> str:
             f"Received: {argument}={policy!r}"
         )
     return name
+
+
+def refuse_float8(name: Any, argument: str) -> None:
+    """Say of a float8 policy that there is none yet.
+
+    Raises:
+        ValueError: ``name`` asks for float8.
+    """
+    if isinstance(name, str) and ("float8" in name or "fp8" in name):
+        raise ValueError(
+            "float8 is not supported yet: it needs a scale for each tensor, and layers that are "
+            "made for it. Use 'mixed_bfloat16' or 'mixed_float16'. "
+            f"Received: {argument}={name!r}"
+        )
 
 
 class EmulatedPrecisionWarning(UserWarning):

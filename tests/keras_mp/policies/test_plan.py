@@ -126,6 +126,22 @@ class TestApply:
         assert losses[-1] < losses[0]
         assert model.optimizer.applied_steps + model.optimizer.skipped_steps == 21
 
+    def test_a_model_that_was_built_with_a_map_is_planned_and_the_map_stays(self):
+        shared = keras.dtype_policies.DTypePolicyMap(keras.DTypePolicy("mixed_bfloat16"))
+        body, end = (layers.Dense(1, dtype=shared, name=name) for name in ("body", "end"))
+        model = keras.Sequential([keras.Input((8,)), body, end])
+        keras_mp.plan(model, "mixed_float16", X).apply(
+            model
+        )  # the float32 pass goes there and back
+        assert (body.compute_dtype, end.compute_dtype) == ("float16", "float32")
+        assert len(shared) == 0
+
+    def test_the_policies_it_puts_on_are_values(self):
+        model = nested()
+        keras_mp.plan(model, "mixed_float16").apply(model)
+        held = {layer.dtype_policy for layer in model.layers[1:]}
+        assert held == {keras_mp.Policy("mixed_float16"), keras_mp.Policy("float32")}
+
     def test_another_model_is_refused(self):
         planned = keras_mp.plan(nested(), "mixed_float16")
         with pytest.raises(ValueError, match=r"other layers than the plan.*differ in .*body|dense"):

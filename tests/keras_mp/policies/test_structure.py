@@ -48,3 +48,20 @@ def test_observed_calls_shows_each_call_and_leaves_no_trace():
     assert "call" not in vars(inner)
     model(np.ones((3, 4)))
     assert len(seen) == 1
+
+
+def test_put_policy_leaves_a_shared_map_alone():
+    shared = keras.dtype_policies.DTypePolicyMap(keras.DTypePolicy("mixed_bfloat16"))
+    one, two = (layers.Dense(2, dtype=shared, name="same") for _ in range(2))
+    plain = layers.Dense(2)
+    for layer in (one, two, plain):
+        layer.build((None, 3))
+        if layer is not two:
+            _keras_internals.put_policy(layer, keras.DTypePolicy("float32"))
+    assert [layer.compute_dtype for layer in (one, two)] == ["float32", "bfloat16"]
+    assert len(shared) == 0
+    # The public setter: the reason why there is another. When this fails, it can go.
+    three = layers.Dense(2, dtype=shared, name="same")
+    three.build((None, 3))
+    three.dtype_policy = "float32"
+    assert two.compute_dtype == "float32"

@@ -1,5 +1,7 @@
 """Each private read of Keras against what is public: it fails when Keras changes."""
 
+from contextlib import contextmanager
+
 import keras
 import numpy as np
 import pytest
@@ -123,3 +125,28 @@ def test_the_raw_tensor_is_in_the_variables_own_dtype():
 
     Probe(dtype="mixed_float16")(np.ones((1, 1), "float32"))
     assert seen == ["float16", "float32"]
+
+
+def test_calls_are_wrapped_while_the_block_lasts_and_no_longer():
+    model = nested()
+    inside, order = [], []
+
+    @contextmanager
+    def around(layer):
+        order.append(layer.name)
+        inside.append(layer)
+        try:
+            yield
+        finally:
+            inside.pop()
+
+    x = np.ones((2, 3), "float32")
+    with internals.wrapped_calls(internals.flatten_layers(model), around):
+        model(x)
+        with pytest.raises(Exception):
+            model(np.ones((2, 7), "float32"))
+    assert not inside
+    assert order[:2] == [model.name, model.layers[0].name]
+    seen = len(order)
+    model(x)
+    assert len(order) == seen and all("call" not in vars(layer) for layer in model.layers)

@@ -57,7 +57,7 @@ class Job:
         epochs: A point per epoch: seconds and ``log:<name>`` for each log (step is the epoch).
         overflows: The latest skipped steps, oldest first (at most 20,000).
         overflow_count: Skipped steps in the journal, all of them.
-        numerics: (layer, tensor) -> the last ``Numerics`` record of it.
+        numerics: (variable or layer, tensor) -> the last ``Numerics`` record of it.
         alerts: The latest alerts. results: the user's own measures, such as {"hits": 0.703}.
         nan_step: First step of a window without any finite loss; None if there was none.
         ranks: rank -> Rank, for each process that wrote.
@@ -247,7 +247,7 @@ class Job:
                 logs = {f"log:{k}": v for k, v in record.logs.items()}
                 self.epochs.append(record.epoch, record.time, {"seconds": record.seconds, **logs})
             case r.Numerics():
-                key = (record.layer, record.tensor)
+                key = (record.variable or record.layer, record.tensor)
                 if key in self.numerics or len(self.numerics) < MAX_LAYERS:
                     self.numerics[key] = record
             case r.Alert():

@@ -169,19 +169,49 @@ class Epoch:
 
 @dataclass(frozen=True, kw_only=True)
 class Numerics:
-    """What float16 would make of one tensor kind of one layer, at one step."""
+    """How one tensor's values lie at one step, and what a format makes of them.
+
+    Values are those of float32 on the same batch, gradients unscaled; the shares are of what
+    ``format`` sees once they are multiplied by ``scale``.
+
+    Attributes:
+        layer: Path of the layer (``keras_mp.plan``'s paths), or name of a function between layers.
+        tensor: The layer's output, the gradient of the loss with respect to it, or the gradient of
+            one of its variables.
+        variable: Of a "weight_gradient": the variable's path; None otherwise.
+        histogram: floor(log2 |x|) of finite, non-zero values -> their count.
+        values: How many there are. zeros, infinities, nans: Those not in the histogram.
+        format: Such as "float16". scale: The loss scale of the step; 1 for activations.
+        zero: Share that is zero in float32 already. lost: Not zero, but rounded to zero.
+        subnormal, normal, near, overflow: The rest; near is within two doublings of overflow.
+        underflow: Share that the job's own pass made zero though float32 says it is not; measured
+            in jobs that compute in float16.
+        largest: Largest finite magnitude, unscaled. norm: L2 norm, unscaled.
+        headroom: Doublings until the largest value overflows the format; negative if it does.
+    """
 
     kind: ClassVar[str] = "numerics"
     step: int
     time: float
     layer: str
     tensor: Literal["activation", "gradient", "weight_gradient"]
+    variable: str | None = None
     histogram: dict[str, int] = field(default_factory=dict)
+    values: int | None = None
+    zeros: int | None = None
+    infinities: int | None = None
+    nans: int | None = None
+    format: str | None = None
+    scale: float | None = None
     zero: float | None = None
     lost: float | None = None
     subnormal: float | None = None
     normal: float | None = None
+    near: float | None = None
     overflow: float | None = None
+    underflow: float | None = None
+    largest: float | None = None
+    norm: float | None = None
     headroom: float | None = None
 
 

@@ -6,29 +6,19 @@ published for a model and a card, or a guess. Each gives a range; only a guess i
 The parts of a step decide what a speed-up of the arithmetic is worth (Amdahl, 1967): what waits for
 input data, or is the optimizer's, does not get faster.
 
-``from_trial`` reads what ``keras-mp bench --json`` writes. Of that file it needs::
-
-    {"schema": 1, "kind": "trial", "model": "...", "device": "...", "baseline": "float32",
-     "variants": {NAME: {"samples_per_second": [one figure a repetition, in order],
-                         "split": {"input": s, "compute": s, "optimizer": s}}}}
-
-The repetitions of the variants are interleaved: the n-th of each ran at about the same time, and
-their quotient is what the machine's mood does not touch. ``split`` (seconds a step) may be absent.
+``from_trial`` takes the figures of a trial (``keras_mp.bench.results``, what ``keras-mp bench
+--json`` writes): the median and the quartiles of the rounds' own ratios.
 """
 
-import json
 import math
-import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+
+from keras_mp.bench.results import Trial, Variant
 
 # A whole training outside of these has been reported by nobody whose figures we know: published
 # speed-ups go from 0.74 to 4.92 (published.csv).
 PLAUSIBLE = (0.5, 5.0)
-# What a speed-up of the arithmetic leaves as it is.
-UNTOUCHED = ("input", "optimizer")
 
 
 @dataclass(frozen=True)
@@ -154,98 +144,56 @@ def amdahl(split: Mapping[str, float], compute_speedup: float) -> Overall:
 
 @dataclass(frozen=True)
 class TrialSpeedup:
-    """What a trial measured for one variant.
+    """What a trial measured for one variant, against its float32.
 
     Attributes:
-        name: Such as "mixed_bfloat16". speedup: Over the baseline: the median of the repetitions'
-            quotients, and the lowest and highest of them. repetitions: How many there were.
-        overall: What the time split of the baseline says about this gain; None where not measured.
+        name: Such as "mixed_bfloat16".
+        speedup: Quartiles and median of the rounds' ratios. rounds: How many there were.
+        overall: What the measured split of float32's step allows, given what forward and backward
+            pass gained; None where the split was not measured.
     """
 
     name: str
     speedup: Range
-    repetitions: int
+    rounds: int
     overall: Overall | None = None
 
 
-@dataclass(frozen=True)
-class Trial:
-    """A trial's file, as far as an estimate needs it. ``best``: the variant that gained most."""
-
-    model: str
-    device: str
-    baseline: str
-    variants: tuple[TrialSpeedup, ...]
-
-    @property
-    def best(self) -> TrialSpeedup:
-        return max(self.variants, key=lambda v: v.speedup.middle or 0.0)
-
-
-def from_trial(path: str | Path) -> Trial:
-    """Read the file of a trial.
+def from_trial(trial: Trial) -> list[TrialSpeedup]:
+    """The speed-ups of a trial, the largest first.
 
     Raises:
-        FileNotFoundError: There is none.
-        ValueError: It is not a trial's, or has no pair of variants to compare.
+        ValueError: The trial has nothing to compare: float32 failed, or every other variant did.
     """
-    try:
-        found = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise ValueError(f"{path} is no JSON file ({error}). Expected a trial's") from error
-    if not isinstance(found, dict) or found.get("kind") != "trial":
+    found = [_speedup_of(trial, variant) for variant in trial.variants if variant.speedup]
+    if not found:
+        errors = {v.name: v.error for v in trial.variants if v.error}
         raise ValueError(
-            f"{path} is not the file of a trial. Expected what keras-mp bench MODEL --json writes"
+            "The trial has no speed-up. Expected float32 and another variant with figures. "
+            f"Received: {[v.name for v in trial.variants]}"
+            + (f", failed: {errors}" if errors else "")
         )
-    if found.get("schema") != 1:
-        raise ValueError(
-            f"{path} is of another version of keras-mp. Expected schema 1. "
-            f"Received: schema={found.get('schema')!r}"
-        )
-    variants = found.get("variants") or {}
-    baseline = str(found.get("baseline", "float32"))
-    if baseline not in variants or len(variants) < 2:
-        raise ValueError(
-            f"{path} has nothing to compare. Expected {baseline!r} and another variant. "
-            f"Received: {sorted(variants)}"
-        )
-    base = variants[baseline]
-    others = tuple(_variant(name, one, base) for name, one in variants.items() if name != baseline)
-    return Trial(str(found.get("model", "")), str(found.get("device", "")), baseline, others)
+    return sorted(found, key=lambda each: -(each.speedup.middle or 0.0))
 
 
-def _variant(name: str, one: Mapping[str, Any], base: Mapping[str, Any]) -> TrialSpeedup:
-    rates, base_rates = _rates(name, one), _rates("the baseline", base)
-    if len(rates) == len(base_rates):
-        quotients = [a / b for a, b in zip(rates, base_rates, strict=True)]
-        middle = statistics.median(quotients)
-        speedup = Range(min(quotients), max(quotients), middle)
-    else:  # not interleaved: the widest that the figures allow
-        speedup = Range(
-            min(rates) / max(base_rates),
-            max(rates) / min(base_rates),
-            statistics.median(rates) / statistics.median(base_rates),
-        )
+def _speedup_of(trial: Trial, variant: Variant) -> TrialSpeedup:
+    spread = variant.speedup
+    if spread is None:
+        raise ValueError(f"{variant.name} has no speed-up")
     overall = None
-    split, mixed = base.get("split"), one.get("split")
-    if split and mixed and mixed.get("compute"):
-        overall = amdahl(split, split.get("compute", 0.0) / mixed["compute"])
-    return TrialSpeedup(name, speedup, len(rates), overall)
-
-
-def _rates(name: str, variant: Mapping[str, Any]) -> Sequence[float]:
-    rates = variant.get("samples_per_second")
-    good = (
-        isinstance(rates, list)
-        and rates
-        and all(isinstance(r, int | float) and math.isfinite(r) and r > 0 for r in rates)
+    base = trial["float32"].split if "float32" in trial else None
+    if base and variant.split and base.compute > 0 and variant.split.compute > 0:
+        parts = {
+            "compute": base.compute,
+            "input": base.input,
+            "optimizer": base.optimizer,
+            "other": base.other,
+        }
+        overall = amdahl(parts, base.compute / variant.split.compute)
+    rounds = len(variant.samples_per_s)
+    return TrialSpeedup(
+        variant.name, Range(spread.low, spread.high, spread.median), rounds, overall
     )
-    if not good:
-        raise ValueError(
-            f"The trial's figures of {name} are incomplete. Expected samples_per_second, a list "
-            f"of positive numbers. Received: {rates!r}"
-        )
-    return rates
 
 
 def positive(name: str, value: float) -> float:

@@ -58,7 +58,7 @@ class Reader:
         acknowledged: Key of a job -> its ``nan_step`` that the user has seen. Replaced as a whole
             by the app, never changed in place.
         in_view: Keys of the jobs on the screen, likewise; None: all of them. What others say is
-            read as soon, but shown up to a second later.
+            read and shown up to a second later.
     """
 
     def __init__(self, paths: Sequence[str], clock: Clock | None = None, alive: Alive = is_alive):
@@ -68,15 +68,17 @@ class Reader:
         self.behind = False
         self.acknowledged: dict[str, int] = {}
         self.in_view: frozenset[str] | None = None
+        self._looked_at_all = float("-inf")
 
     def look(self, seconds: float | None = 0.2) -> Snapshot:
         """One look at the disk, reading for about ``seconds`` (None: all there is)."""
         behind = False
         errors: list[str] = []
         jobs: dict[str, JobView] = {}
+        seen = self._only_seen(seconds)
         for path, folder in self._folders.items():
             began = time.monotonic()
-            folder.poll(seconds, hurry=True)
+            folder.poll(seconds, True, seen.get(path, ()) if seen is not None else None)
             # Busy journals are never read to their very end; behind is who used up the time.
             behind |= seconds is not None and time.monotonic() - began >= seconds
             behind |= any(job.loading < 1 for job in folder.jobs)
@@ -91,6 +93,19 @@ class Reader:
         self.behind = behind
         now = self._clock.now()
         return Snapshot(time=now, jobs=tuple(jobs.values()), errors=errors, behind=self.behind)
+
+    def _only_seen(self, seconds: float | None) -> dict[str, set[str]] | None:
+        """Folder -> the runs to look at now; None for all of them, once a second at least."""
+        in_view, now = self.in_view, time.monotonic()
+        waited = now - self._looked_at_all
+        if in_view is None or seconds is None or self.behind or waited >= UNSEEN_SECONDS - 0.05:
+            self._looked_at_all = now
+            return None
+        seen: dict[str, set[str]] = {}
+        for key in in_view:
+            path, _, run = key.partition("\0")
+            seen.setdefault(path, set()).add(run)
+        return seen
 
     def close(self) -> None:
         """End what runs for hosts elsewhere."""

@@ -15,7 +15,7 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -127,8 +127,13 @@ class RemoteRuns:
                 break
         self._folder.poll(None)
 
-    def poll(self, seconds: float | None = 0.2, hurry: bool = False) -> list[Job]:
-        return self._folder.poll(seconds, hurry)
+    def poll(
+        self,
+        seconds: float | None = 0.2,
+        hurry: bool = False,
+        only: Container[str] | None = None,
+    ) -> list[Job]:
+        return self._folder.poll(seconds, hurry, only)
 
     def close(self) -> None:
         """End the relay and forget the copy."""

@@ -1,5 +1,9 @@
+import json
+import shutil
+
 import numpy as np
 import pytest
+from helpers.dashboard import RECORDED
 
 from tui.clock import SetClock
 from tui.reader import Reader, place_name
@@ -88,8 +92,8 @@ def test_a_busy_journal_is_not_a_history_still_to_be_read(runs, monkeypatch):
     folder = next(iter(reader._folders.values()))
     poll = folder.poll
 
-    def poll_and_write(seconds, hurry):
-        out = poll(seconds, hurry)
+    def poll_and_write(*how):
+        out = poll(*how)
         with open(path, "ab") as file:
             file.write(path.read_bytes().splitlines(keepends=True)[1])
         return out
@@ -109,3 +113,52 @@ def test_many_runs_come_a_few_at_a_time_and_all_of_them_come(runs):
     reader.look(None)
     assert {job.step for job in reader.look(None).jobs} == {564, 218, 120, 396}
     assert not reader.behind
+
+
+def test_what_nobody_looks_at_is_read_a_little_later(runs):
+    source = RECORDED / "sawtooth" / "events-0.jsonl"
+    lines = source.read_bytes().splitlines(keepends=True)
+    for name in ("seen", "unseen"):
+        (runs.path / name).mkdir()
+        (runs.path / name / "events-0.jsonl").write_bytes(b"".join(lines[:20]))
+    reader, _ = reader_on(runs)
+    keys = {job.run_id: job.key for job in reader.look(None).jobs}
+    reader.in_view = frozenset([keys["seen"]])
+    reader.look()
+
+    def steps():
+        return {job.run_id: job.step for job in reader.look().jobs}
+
+    before = steps()
+    for name in ("seen", "unseen"):
+        with open(runs.path / name / "events-0.jsonl", "ab") as file:
+            file.write(b"".join(lines[20:40]))
+    now = steps()
+    assert now["seen"] > before["seen"]
+    assert now["unseen"] == before["unseen"]
+    reader.in_view = None
+    assert steps()["unseen"] == now["seen"]
+
+
+def test_a_nan_is_judged_at_once_and_progress_after_a_second(runs):
+    """The clock stands still: only the job's own records tell that time has passed."""
+    lines = (RECORDED / "nan-loss" / "events-0.jsonl").read_bytes().splitlines(keepends=True)
+    (runs.path / "job").mkdir()
+    journal = runs.path / "job" / "events-0.jsonl"
+    shutil.copy(RECORDED / "nan-loss" / "meta.json", runs.path / "job")
+    steps = [n for n, line in enumerate(lines) if b'"step_time_p50"' in line]
+    nan = next(n for n in steps if b'"loss":"nan"' in lines[n])
+    reader = Reader([str(runs.path)], SetClock(json.loads(lines[nan])["time"]), lambda *_: True)
+
+    def look(until):
+        journal.write_bytes(b"".join(lines[:until]))
+        (job,) = reader.look(None).jobs
+        return job.verdict
+
+    before = look(nan)
+    assert before.nan == "no"
+    assert look(nan + 1).nan == "now"
+    soon = next(n for n in steps if n > nan)
+    later = json.loads(lines[soon])["time"] - json.loads(lines[nan])["time"]
+    assert later > 1.0, "the recording has records this far apart"
+    assert look(soon + 1).findings[-1] != before.findings[-1]

@@ -15,9 +15,11 @@ import math
 from collections import deque
 from pathlib import Path
 
+from keras_mp.numerics.formats import FORMATS
 from keras_mp.telemetry import records as r
 from keras_mp.telemetry.series import Series
 
+FLOAT16 = FORMATS["float16"]
 # Single skipped steps kept with their layer; the total is counted for ever.
 MAX_OVERFLOWS = 20_000
 MAX_ALERTS = 1_000
@@ -58,6 +60,9 @@ class Job:
         overflows: The latest skipped steps, oldest first (at most 20,000).
         overflow_count: Skipped steps in the journal, all of them.
         numerics: (variable or layer, tensor) -> the last ``Numerics`` record of it.
+        limits: A point per step with numerics: the largest loss scale (column limit) whose float16
+            gradients would all have been finite on that batch.
+        starts: The last step done when a process began or went on, one a ``Start`` record.
         alerts: The latest alerts. results: the user's own measures, such as {"hits": 0.703}.
         nan_step: First step of a window without any finite loss; None if there was none.
         ranks: rank -> Rank, for each process that wrote.
@@ -86,6 +91,8 @@ class Job:
         self.overflows: deque[r.Overflow] = deque(maxlen=MAX_OVERFLOWS)
         self.overflow_count = 0
         self.numerics: dict[tuple[str, str], r.Numerics] = {}
+        self.limits = Series("limit")
+        self.starts: list[int] = []
         self.alerts: deque[r.Alert] = deque(maxlen=MAX_ALERTS)
         self.results: dict[str, float] = {}
         self.nan_step: int | None = None
@@ -250,6 +257,8 @@ class Job:
                 key = (record.variable or record.layer, record.tensor)
                 if key in self.numerics or len(self.numerics) < MAX_LAYERS:
                     self.numerics[key] = record
+                if lead and record.tensor != "activation" and record.largest:
+                    self._limit(record)
             case r.Alert():
                 self.alerts.append(record)
             case r.Result():
@@ -263,6 +272,7 @@ class Job:
     def _start(self, record: r.Start) -> None:
         if not record.continues:
             self.resumed += self.records > 1
+            self.starts = [*self.starts[-MAX_ALERTS:], record.step]
             self.end = None
             self.results = {}
 
@@ -305,10 +315,18 @@ class Job:
         values = {n: getattr(record, n) for n in names}
         self.memories.append(record.step, record.time, values)
 
+    def _limit(self, record: r.Numerics) -> None:
+        """The largest scale that the tensors of one step bear is that of the one with the least."""
+        limit = FLOAT16.max / record.largest if record.largest else math.inf
+        known = self.limits
+        if len(known) and known["step"][-1] == record.step:
+            limit = min(limit, float(known["limit"][-1]))
+        known.append(record.step, record.time, {"limit": limit})
+
     def _rewind(self, step: int) -> None:
         """The job was resumed from before ``step``: what came after is of lost work."""
         self.step = min(self.step, max(0, step - 1))
-        for series in (self.series, self.scales, self.memories):
+        for series in (self.series, self.scales, self.memories, self.limits):
             series.rewind(step)
         while self.overflows and self.overflows[-1].step >= step:
             self.overflows.pop()

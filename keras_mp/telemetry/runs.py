@@ -16,6 +16,7 @@ and is replaced by the whole one when the history has been read, some at each po
 
 import os
 import time
+from collections.abc import Container
 from pathlib import Path
 
 from keras_mp.telemetry.decode import decode_meta, inert
@@ -215,7 +216,12 @@ class RunsFolder:
         """Whether some history is still to be read."""
         return any(entry.preview is not None or entry.behind() for entry in self._entries.values())
 
-    def poll(self, seconds: float | None = 0.2, hurry: bool = False) -> list[Job]:
+    def poll(
+        self,
+        seconds: float | None = 0.2,
+        hurry: bool = False,
+        only: Container[str] | None = None,
+    ) -> list[Job]:
         """One look at the disk.
 
         Args:
@@ -223,15 +229,19 @@ class RunsFolder:
                 all there is.
             hurry: When the time is up, leave whole runs for the next call, which begins with them;
                 a run is among the jobs once it has been looked at. Without, each has its turn.
+            only: Look at the runs of these ids alone; the others wait for another call.
 
         Returns:
             The jobs that are new or have changed.
         """
-        self._find()
+        if only is None:
+            self._find()
         until = None if seconds is None else time.monotonic() + seconds
         changed: list[Job] = []
         for name in list(self._entries):
             entry = self._entries[name]
+            if only is not None and entry.job.run_id not in only:
+                continue
             if entry.poll(until):
                 changed.append(entry.shown())
             entry.looked_at = True

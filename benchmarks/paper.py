@@ -160,6 +160,7 @@ def table(kept: dict) -> str:
     seeds = 1 + max((run["seed"] for run in kept["runs"]), default=0)
     lines = [
         *HEAD.format(seeds=f"{seeds} seed{'s' if seeds > 1 else ''}").splitlines(),
+        "",
         f"**{summary}.**" + (" Quick run: too short to judge by." if kept["quick"] else ""),
         "",
         "| claim | section | the paper | ours | |",

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from keras_mp.numerics.formats import FORMATS
 from keras_mp.telemetry import records as r
+from keras_mp.telemetry.layer_shares import LayerShares
 from keras_mp.telemetry.series import Series
 
 FLOAT16 = FORMATS["float16"]
@@ -63,6 +64,7 @@ class Job:
         limits: A point per step with numerics: the largest loss scale (column limit) whose float16
             gradients would all have been finite on that batch.
         starts: The last step done when a process began or went on, one a ``Start`` record.
+        layer_shares: (variable or layer, tensor) -> a Series of what it lost over the run.
         alerts: The latest alerts. results: the user's own measures, such as {"hits": 0.703}.
         nan_step: First step of a window without any finite loss; None if there was none.
         ranks: rank -> Rank, for each process that wrote.
@@ -93,6 +95,7 @@ class Job:
         self.numerics: dict[tuple[str, str], r.Numerics] = {}
         self.limits = Series("limit")
         self.starts: list[int] = []
+        self.layer_shares = LayerShares()
         self.alerts: deque[r.Alert] = deque(maxlen=MAX_ALERTS)
         self.results: dict[str, float] = {}
         self.nan_step: int | None = None
@@ -257,6 +260,7 @@ class Job:
                 key = (record.variable or record.layer, record.tensor)
                 if key in self.numerics or len(self.numerics) < MAX_LAYERS:
                     self.numerics[key] = record
+                    self.layer_shares.append(key, record)
                 if lead and record.tensor != "activation" and record.largest:
                     self._limit(record)
             case r.Alert():
@@ -326,7 +330,7 @@ class Job:
     def _rewind(self, step: int) -> None:
         """The job was resumed from before ``step``: what came after is of lost work."""
         self.step = min(self.step, max(0, step - 1))
-        for series in (self.series, self.scales, self.memories, self.limits):
+        for series in (self.series, self.scales, self.memories, self.limits, self.layer_shares):
             series.rewind(step)
         while self.overflows and self.overflows[-1].step >= step:
             self.overflows.pop()

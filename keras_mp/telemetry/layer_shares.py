@@ -1,0 +1,40 @@
+"""What each tensor of a job lost over the run: the fold of its ``numerics`` records."""
+
+from collections.abc import Iterator, Mapping
+
+from keras_mp.telemetry import records as r
+from keras_mp.telemetry.series import Series
+
+# A heat strip is a few hundred cells wide; beyond this the older half is thinned, and the greatest
+# loss of each stretch stays.
+MAX_POINTS = 512
+COLUMNS = ("lost", "subnormal", "near", "overflow", "underflow", "headroom")
+
+Key = tuple[str, str]
+
+
+class LayerShares(Mapping[Key, Series]):
+    """(variable or layer, tensor) -> a Series with the columns of ``COLUMNS``, in model order."""
+
+    def __init__(self) -> None:
+        self._series: dict[Key, Series] = {}
+
+    def __getitem__(self, key: Key) -> Series:
+        return self._series[key]
+
+    def __iter__(self) -> Iterator[Key]:
+        return iter(self._series)
+
+    def __len__(self) -> int:
+        return len(self._series)
+
+    def append(self, key: Key, record: r.Numerics) -> None:
+        series = self._series.get(key)
+        if series is None:
+            series = self._series[key] = Series("lost", MAX_POINTS)
+        series.append(record.step, record.time, {name: getattr(record, name) for name in COLUMNS})
+
+    def rewind(self, step: float) -> None:
+        """Drop all points at or after ``step``."""
+        for series in self._series.values():
+            series.rewind(step)

@@ -19,6 +19,7 @@ from keras_mp.telemetry.process import is_alive
 from tui import export, look, themes
 from tui.clock import Clock, WallClock
 from tui.commands import MonitorCommands
+from tui.devices import DeviceReader
 from tui.feed import Feed
 from tui.keys import EVERYWHERE, bindings
 from tui.messages import Looked
@@ -41,6 +42,7 @@ class MonitorApp(App[None]):
         fps: Looks at the disk, and frames, a second. Less suits a slow link.
         charset: What charts are made of: "braille", "blocks" or "ascii"; None suits the terminal.
         clock, alive: What time it is and whether a process lives; tests set them.
+        devices: Reads GPUs and memory; tests give one with a fake NVML.
         live: False leaves the feed off; ``look_now`` then takes each snapshot (tests, pictures).
         settings: Where the dashboard remembers what was chosen; None remembers nothing.
     """
@@ -59,6 +61,7 @@ class MonitorApp(App[None]):
         charset: str | None = None,
         clock: Clock | None = None,
         alive: Alive = is_alive,
+        devices: DeviceReader | None = None,
         live: bool = True,
         settings: Path | None = None,
     ):
@@ -73,7 +76,7 @@ class MonitorApp(App[None]):
         self._place = "  ".join(map(place_name, self.paths))
         self.clock: Clock = clock or WallClock()
         self.look = look.detect(charset or self.settings.charset)
-        self.reader = Reader(self.paths, self.clock, alive)
+        self.reader = Reader(self.paths, self.clock, alive, devices)
         self.snapshot: Snapshot | None = None
         self._feed = Feed(self.reader, self._post, fps) if live else None
         for theme in themes.THEMES.values():

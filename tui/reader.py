@@ -12,6 +12,7 @@ from keras_mp.telemetry.health import Alive, Verdict, verdict
 from keras_mp.telemetry.jobs import Job
 from keras_mp.telemetry.process import is_alive
 from tui.clock import Clock, WallClock
+from tui.devices import NO_DEVICES, DeviceReader
 from tui.remote import RemoteRuns, open_places
 from tui.snapshot import JobView, Snapshot, Table, view
 
@@ -52,6 +53,7 @@ class Reader:
     Args:
         paths: Folders of runs, single runs, or ``host:folder``.
         clock: What time it is. alive: Whether a process lives (``keras_mp.telemetry.process``).
+        devices: Reads this machine's GPUs and memory.
 
     Attributes:
         behind: Whether history is still being read after the last look.
@@ -61,7 +63,14 @@ class Reader:
             read and shown up to a second later.
     """
 
-    def __init__(self, paths: Sequence[str], clock: Clock | None = None, alive: Alive = is_alive):
+    def __init__(
+        self,
+        paths: Sequence[str],
+        clock: Clock | None = None,
+        alive: Alive = is_alive,
+        devices: DeviceReader | None = None,
+    ):
+        self._devices = devices or DeviceReader()
         self._folders = open_places(paths)
         self._clock, self._alive = clock or WallClock(), alive
         self._known: dict[str, _Known] = {}
@@ -69,6 +78,7 @@ class Reader:
         self.acknowledged: dict[str, int] = {}
         self.in_view: frozenset[str] | None = None
         self._looked_at_all = float("-inf")
+        self._now = NO_DEVICES
 
     def look(self, seconds: float | None = 0.2) -> Snapshot:
         """One look at the disk, reading for about ``seconds`` (None: all there is)."""
@@ -76,6 +86,7 @@ class Reader:
         errors: list[str] = []
         jobs: dict[str, JobView] = {}
         seen = self._only_seen(seconds)
+        self._now = self._devices.read(self._clock.now())
         for path, folder in self._folders.items():
             began = time.monotonic()
             folder.poll(seconds, True, seen.get(path, ()) if seen is not None else None)
@@ -92,7 +103,8 @@ class Reader:
         self._known = {key: known for key, known in self._known.items() if key in jobs}
         self.behind = behind
         now = self._clock.now()
-        return Snapshot(time=now, jobs=tuple(jobs.values()), errors=errors, behind=self.behind)
+        every = tuple(jobs.values())
+        return Snapshot(now, every, errors, self.behind, self._now)
 
     def _only_seen(self, seconds: float | None) -> dict[str, set[str]] | None:
         """Folder -> the runs to look at now; None for all of them, once a second at least."""
@@ -109,6 +121,7 @@ class Reader:
 
     def close(self) -> None:
         """End what runs for hosts elsewhere."""
+        self._devices.close()
         for folder in self._folders.values():
             if isinstance(folder, RemoteRuns):
                 folder.close()
@@ -163,7 +176,8 @@ class Reader:
             judged = verdict(job, now, alive=self._alive, acknowledged=self.acknowledged.get(key))
             when = (now, job.last_time or 0.0)
         skips = _skips(job, known)
-        shown = view(job, key, path, judged, skips, away)
+        before = known.shown if known is not None and known.job is job else None
+        shown = view(job, key, path, judged, skips, away, self._now, before)
         self._known[key] = _Known(job, job.version, _happened(job), when, now, shown, skips)
         return shown
 

@@ -8,35 +8,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from keras_mp.telemetry.health import Verdict
 from keras_mp.telemetry.jobs import Job
 from keras_mp.telemetry.records import Alert, End, Memory, Meta, Numerics, Overflow
+from tui.devices import NO_DEVICES, Devices
+from tui.room import room
+from tui.table import NO_POINTS, Floats, Table
 
-Floats = NDArray[np.float64]
+__all__ = ["EVENTS_KEPT", "Floats", "JobView", "Snapshot", "Table", "view"]
 
 # Enough for the longest list a terminal shows; the total is a number.
 EVENTS_KEPT = 500
-
-
-@dataclass(frozen=True)
-class Table:
-    """Columns of points, with the step and time of each."""
-
-    columns: Mapping[str, Floats] = field(default_factory=dict)
-
-    def __getitem__(self, name: str) -> Floats:
-        column = self.columns.get(name)
-        return np.full(len(self), np.nan) if column is None else column
-
-    def __contains__(self, name: str) -> bool:
-        return name in self.columns
-
-    def __len__(self) -> int:
-        step = self.columns.get("step")
-        return 0 if step is None else len(step)
+# Steps that "lately" means in the table of jobs.
+LATELY = 100
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +33,10 @@ class JobView:
         verdict: The one judgement of it (``health.verdict``), at the snapshot's time.
         points, scales, memories: ``Job.series``, ``.scales``, ``.memories``.
         skips: Step and time of each skipped step. overflows: The latest of them, with their layer.
+        skipped_lately: Of the last 100 steps, 0 to 1.
+        pids: Its processes. room: (bytes it may still take, bytes in all) of its device.
+        numerics: The last record of each tensor. layer_shares: (layer or variable, tensor) -> what
+            it lost over the run (``telemetry.layer_shares``); its version.
     """
 
     key: str
@@ -70,11 +58,14 @@ class JobView:
     good_steps: int | None = None
     skipped: int | None = None
     skipped_share: float | None = None
+    skipped_lately: float | None = None
     samples_per_second: float | None = None
     steps_per_second: float | None = None
     useful_steps_per_second: float | None = None
     memory_bytes: int | None = None
     memory: Memory | None = None
+    pids: frozenset[int] = frozenset()
+    room: tuple[int | None, int | None] = (None, None)
     eta_seconds: float | None = None
     started: float | None = None
     last_time: float | None = None
@@ -83,14 +74,16 @@ class JobView:
     overflow_count: int = 0
     loading: float = 1.0
     resumed: int = 0
-    points: Table = Table()
-    scales: Table = Table()
-    memories: Table = Table()
-    skips: Table = Table()
+    points: Table = NO_POINTS
+    scales: Table = NO_POINTS
+    memories: Table = NO_POINTS
+    skips: Table = NO_POINTS
     overflows: Sequence[Overflow] = ()
     alerts: Sequence[Alert] = ()
     results: Mapping[str, float] = field(default_factory=dict)
     numerics: Sequence[Numerics] = ()
+    layer_shares: Mapping[tuple[str, str], Table] = field(default_factory=dict)
+    layers_version: int = 0
     problems: Sequence[str] = ()
 
 
@@ -103,10 +96,26 @@ _SAME_NAME = (
 
 
 def view(
-    job: Job, key: str, place: str, verdict: Verdict, skips: Table, away: bool = False
+    job: Job,
+    key: str,
+    place: str,
+    verdict: Verdict,
+    skips: Table,
+    away: bool = False,
+    devices: Devices = NO_DEVICES,
+    before: JobView | None = None,
 ) -> JobView:
-    """The job as it is now."""
+    """The job as it is now. ``before``: an earlier view of it, whose unchanged parts are kept."""
     values: dict[str, Any] = {name: getattr(job, name) for name in _SAME_NAME}
+    pids = frozenset(
+        [rank.pid for rank in job.ranks.values() if rank.pid is not None]
+        + ([job.meta.pid] if job.meta is not None else [])
+    )
+    version = job.layer_shares.version
+    if before is not None and before.layers_version == version:
+        layers = before.layer_shares
+    else:
+        layers = {name: _table(series) for name, series in job.layer_shares.items()}
     return JobView(
         key=key,
         place=place,
@@ -114,6 +123,9 @@ def view(
         verdict=verdict,
         away=away,
         good_steps=job.latest.good_steps if job.latest else None,
+        skipped_lately=_lately(job),
+        pids=pids,
+        room=room(job, pids, devices),
         points=_table(job.series),
         scales=_table(job.scales),
         memories=_table(job.memories),
@@ -122,9 +134,19 @@ def view(
         alerts=tuple(job.alerts)[-EVENTS_KEPT:],
         results=dict(job.results),
         numerics=tuple(job.numerics.values()),
+        layer_shares=layers,
+        layers_version=version,
         problems=tuple(job.problems),
         **values,
     )
+
+
+def _lately(job: Job) -> float | None:
+    """Share of the last 100 steps that were skipped; None where single skips are not told."""
+    if job.skipped is None or not job.step or (job.skipped and not job.overflow_count):
+        return None
+    steps = min(LATELY, job.step)
+    return min(1.0, job.skips_within(steps) / steps)
 
 
 def _table(series: Any) -> Table:
@@ -139,9 +161,11 @@ class Snapshot:
         time: When the reader looked (seconds since the epoch).
         jobs: In no particular order. errors: What could not be read at all, in sentences.
         behind: Whether some history is still being read.
+        devices: What this machine has left.
     """
 
     time: float
     jobs: Sequence[JobView] = ()
     errors: Sequence[str] = ()
     behind: bool = False
+    devices: Devices = NO_DEVICES

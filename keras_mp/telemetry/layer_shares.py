@@ -14,9 +14,14 @@ Key = tuple[str, str]
 
 
 class LayerShares(Mapping[Key, Series]):
-    """(variable or layer, tensor) -> a Series with the columns of ``COLUMNS``, in model order."""
+    """(variable or layer, tensor) -> a Series with the columns of ``COLUMNS``, in model order.
+
+    Attributes:
+        version: Changes with every change.
+    """
 
     def __init__(self) -> None:
+        self.version = 0
         self._series: dict[Key, Series] = {}
 
     def __getitem__(self, key: Key) -> Series:
@@ -32,9 +37,11 @@ class LayerShares(Mapping[Key, Series]):
         series = self._series.get(key)
         if series is None:
             series = self._series[key] = Series("lost", MAX_POINTS)
+        self.version += 1
         series.append(record.step, record.time, {name: getattr(record, name) for name in COLUMNS})
 
     def rewind(self, step: float) -> None:
         """Drop all points at or after ``step``."""
+        self.version += 1
         for series in self._series.values():
             series.rewind(step)

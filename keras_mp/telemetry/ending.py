@@ -6,6 +6,7 @@ import sys
 import time
 import weakref
 
+from keras_mp.telemetry.exchange import EventSink
 from keras_mp.telemetry.journal import JournalWriter
 from keras_mp.telemetry.records import End, Status
 
@@ -20,8 +21,9 @@ def _note_exit() -> None:
 class Ending:
     """How a run ends when nobody says so: kept apart from the Recorder, to outlive it."""
 
-    def __init__(self, writer: JournalWriter):
+    def __init__(self, writer: JournalWriter, sink: EventSink | None = None):
         self.writer = writer
+        self.sink = sink
         self.running = False
         self._pid = os.getpid()
 
@@ -42,6 +44,8 @@ class Ending:
             else:
                 self.write("failed", describe_error(error))
         self.writer.close()
+        if self.sink is not None:
+            self.sink.close()
 
     def write(self, status: Status, reason: str | None) -> None:
         self.running = False

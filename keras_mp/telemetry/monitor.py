@@ -42,6 +42,8 @@ class Monitor(keras.callbacks.Callback):
         rank: Which process of a job with several this is. Defaults to the environment's RANK.
         buffer: Seconds that records may be held back to be written together, for slow file
             systems. Defaults to 0: each record is written at once.
+        tensorboard: Folder for TensorBoard event files beside the journal, a folder for each run.
+            Defaults to None: none.
 
     Raises:
         ValueError: For an argument out of range. Trouble with the disk or the device while training
@@ -57,6 +59,7 @@ class Monitor(keras.callbacks.Callback):
         *,
         rank: int | None = None,
         buffer: float = 0.0,
+        tensorboard: str | os.PathLike[str] | None = None,
     ):
         super().__init__()
         if numerics:
@@ -66,6 +69,7 @@ class Monitor(keras.callbacks.Callback):
             )
         self._every = check_every(every)
         self._runs, self._name, self._buffer = runs, name, buffer
+        self._tensorboard = tensorboard
         self._rank, self._world = about.rank_and_world()
         self._rank = self._rank if rank is None else rank
         self._recorder: Recorder | None = None
@@ -115,6 +119,7 @@ class Monitor(keras.callbacks.Callback):
                 every=self._every,
                 rank=self._rank,
                 buffer=self._buffer,
+                tensorboard=self._tensorboard,
             )
         params = self.params or {}
         meta = about.describe(

@@ -19,6 +19,15 @@ def own_start() -> float | None:
         return None
 
 
+def start_of(pid: int) -> float | None:
+    """Start time of a living process of this machine; None if there is none (or it is hidden)."""
+    try:
+        process = psutil.Process(pid)
+        return None if process.status() == psutil.STATUS_ZOMBIE else float(process.create_time())
+    except (psutil.Error, ValueError, OverflowError):
+        return None
+
+
 def is_alive(pid: int, started: float | None, host: str | None = None) -> bool | None:
     """Whether that very process runs on this machine.
 

@@ -6,10 +6,12 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from keras_mp.telemetry import device
 from keras_mp.telemetry.ending import Ending, end_with
+from keras_mp.telemetry.exchange import EventSink
 from keras_mp.telemetry.folders import claim_run, release_run
 from keras_mp.telemetry.journal import JournalWriter
 from keras_mp.telemetry.pace import Pace, Window
@@ -74,6 +76,7 @@ class Recorder:
         every: Steps between two looks; None decides by what a look costs.
         rank: Which process of the job.
         buffer: See JournalWriter.
+        tensorboard: Folder for event files beside the journal, a folder each run; None for none.
 
     Attributes:
         step: Last step written. pace: The timer that the caller marks.
@@ -89,6 +92,7 @@ class Recorder:
         every: int | None,
         rank: int = 0,
         buffer: float = 0.0,
+        tensorboard: str | os.PathLike[str] | None = None,
     ):
         self.rank = rank
         self.every = every
@@ -96,6 +100,10 @@ class Recorder:
         self.pace = Pace()
         self.folder = claim_run(runs, name, default, shared=rank > 0)
         self.writer = JournalWriter(self.folder, rank=rank, buffer=buffer)
+        self._sink: EventSink | None = None
+        if tensorboard is not None:
+            own = Path(tensorboard) / self.folder.name
+            self._sink = EventSink(own if rank == 0 else own / f"rank-{rank}")
         self.meta: Meta | None = None
         self._source: Source | None = None
         self._backend: str | None = None
@@ -105,7 +113,7 @@ class Recorder:
         self._memory_at = 0.0
         self.latest = Reading()
         self._said: set[str] = set()
-        self._ending = Ending(self.writer)
+        self._ending = Ending(self.writer, self._sink)
         end_with(self, self._ending)
 
     # Begin and end.
@@ -123,6 +131,8 @@ class Recorder:
             self._write(Start(step=base, time=time.time(), rank=self.rank, pid=os.getpid()))
         else:
             self.writer.start(meta, base)
+            if self._sink is not None:
+                self._sink.start(meta, base)
         self._ending.running = True
 
     def replan(self, **planned: Any) -> None:
@@ -294,6 +304,8 @@ class Recorder:
     def _write(self, record: Record) -> None:
         self._last_write = time.perf_counter()
         self.writer.write(record)
+        if self._sink is not None:
+            self._sink.write(record)
 
 
 def _loss(told: float | None, seen: float | None) -> float | None:

@@ -56,6 +56,8 @@ class Run:
         every: Steps between two looks, or "auto" (see Monitor).
         rank: Which process of a job with several this is. Defaults to the environment's RANK.
         buffer: Seconds that records may be held back. Defaults to 0.
+        tensorboard: Folder for TensorBoard event files beside the journal, a folder for each run.
+            Defaults to None: none.
 
     Raises:
         ValueError: For an argument out of range. Trouble with the disk or the device while training
@@ -75,6 +77,7 @@ class Run:
         every: int | str = "auto",
         rank: int | None = None,
         buffer: float = 0.0,
+        tensorboard: str | os.PathLike[str] | None = None,
     ):
         self._every = check_every(every)
         env_rank, world = about.rank_and_world()
@@ -82,7 +85,13 @@ class Run:
         self._source: Source = source_for(optimizer) if optimizer is not None else PlainSource()
         default = getattr(model, "name", None) or "run"
         self._recorder = Recorder(
-            runs, name, default=default, every=self._every, rank=rank, buffer=buffer
+            runs,
+            name,
+            default=default,
+            every=self._every,
+            rank=rank,
+            buffer=buffer,
+            tensorboard=tensorboard,
         )
         self._about = {
             "model": model,

@@ -20,6 +20,7 @@ from collections.abc import Container
 from pathlib import Path
 
 from keras_mp.telemetry.decode import decode_meta, inert
+from keras_mp.telemetry.event_runs import MARK, EventRun, is_event_folder
 from keras_mp.telemetry.folders import META_FILE, events_file, meta_file, parse_events_file
 from keras_mp.telemetry.jobs import Job
 from keras_mp.telemetry.records import SCHEMA_VERSION
@@ -33,6 +34,8 @@ MAX_META_BYTES = 1 << 20
 # How much of one file is read before the next gets its turn.
 TURN_BYTES = 1 << 20
 SETTLED_NS = 2_000_000_000
+# How often a folder without a run is searched for event files in the folders inside it.
+DEEPER_SECONDS = 5.0
 
 
 class _Entry:
@@ -203,7 +206,8 @@ class RunsFolder:
         self.path = Path(path)
         self.error: str | None = None
         self.version = 0
-        self._entries: dict[str, _Entry] = {}
+        self._entries: dict[str, _Entry | EventRun] = {}
+        self._no_runs: dict[str, float] = {}  # folder -> when to look into it again
 
     @property
     def jobs(self) -> list[Job]:
@@ -265,26 +269,43 @@ class RunsFolder:
             return
         self.error = None
         if META_FILE in names or any(map(parse_events_file, names)):
-            found = {".": self.path}
+            found: dict[str, type[_Entry] | type[EventRun]] = {".": _Entry}
+        elif any(MARK in n for n in names):
+            found = {".": EventRun}
         else:
-            found = {n: self.path / n for n in names if n in self._entries or self._is_run(n)}
-        for gone in self._entries.keys() - found.keys():
-            del self._entries[gone]
-            self.version += 1
+            found = {n: kind for n in names if (kind := self._kind(n)) is not None}
+        for name, entry in list(self._entries.items()):
+            if not isinstance(entry, found.get(name, ())):
+                del self._entries[name]
+                self.version += 1
         for name in found.keys() - self._entries.keys():
-            self._entries[name] = _Entry(found[name])
+            self._entries[name] = found[name](self.path / name)
             self.version += 1
 
-    def _is_run(self, name: str) -> bool:
+    def _kind(self, name: str) -> type[_Entry] | type[EventRun] | None:
+        """What lies in this folder: a journal, another program's event files, or no run."""
+        known = self._entries.get(name)
+        if isinstance(known, _Entry):
+            return _Entry
         try:
             names = os.listdir(self.path / name)
         except NotADirectoryError:
-            return False
+            return None
         except PermissionError:
-            return True  # it may well be one: the user is told that it cannot be read
+            return _Entry  # it may well be one: the user is told that it cannot be read
         except OSError:
-            return False
-        return META_FILE in names or any(map(parse_events_file, names))
+            return None
+        if META_FILE in names or any(map(parse_events_file, names)):
+            return _Entry
+        if known is not None:
+            return EventRun
+        # Event files may lie one folder deeper: not to be looked for at every poll.
+        now = time.monotonic()
+        if any(MARK in n for n in names) or now >= self._no_runs.get(name, 0.0):
+            if is_event_folder(self.path / name):
+                return EventRun
+            self._no_runs[name] = now + DEEPER_SECONDS
+        return None
 
     def _set_error(self, what: str) -> None:
         self.error = f"{inert(str(self.path))} {what}"

@@ -115,6 +115,28 @@ def producer(tensor: Any) -> tuple[Any, list[Any]]:
     return history.operation, list(node.input_tensors)
 
 
+def graph_calls(model: Any) -> list[tuple[Any, list[Any], list[Any]]]:
+    """Each call of a functional model's graph: the operation, the tensors it takes and gives.
+
+    Nested models are one operation each. The public ``layers`` has no edges. Without it nothing
+    would be known of who feeds whom, and no layer found too small to gain.
+    """
+    calls: dict[tuple[int, int], tuple[Any, list[Any], list[Any]]] = {}
+    waiting = list(model.outputs)
+    inputs = {id(tensor) for tensor in model.inputs}
+    while waiting:
+        tensor = waiting.pop()
+        if id(tensor) in inputs:
+            continue
+        history = tensor._keras_history
+        if (key := (id(history.operation), history.node_index)) in calls:
+            continue
+        node = history.operation._inbound_nodes[history.node_index]
+        calls[key] = history.operation, list(node.input_tensors), list(node.output_tensors)
+        waiting += node.input_tensors
+    return list(calls.values())
+
+
 def put_policy(layer: Any, policy: Any) -> None:
     """Give a layer a policy of its own, where it shared a ``DTypePolicyMap``.
 
@@ -132,6 +154,9 @@ def put_policy(layer: Any, policy: Any) -> None:
 def observed_calls(layers: list[Any], see: Callable[[Any, Any, Any], None]) -> Iterator[None]:
     """Show ``see(layer, inputs, outputs)`` each call of these layers, while the block lasts.
 
+    What ``see`` returns takes the place of the outputs, unless it is None. Operations of a
+    functional model (``keras.ops`` between its layers) may be among the layers.
+
     Sets the attribute ``call`` on the *instances* and takes it off again. Public hooks exist on
     torch alone; a policy's ``convert_input`` is passed over on Keras' fast path. Without it no
     layer would be seen, and nothing measured.
@@ -144,8 +169,8 @@ def observed_calls(layers: list[Any], see: Callable[[Any, Any, Any], None]) -> I
         @functools.wraps(original)
         def call(*args: Any, **kwargs: Any) -> Any:
             outputs = original(*args, **kwargs)
-            see(layer, (args, kwargs), outputs)
-            return outputs
+            others = see(layer, (args, kwargs), outputs)
+            return outputs if others is None else others
 
         return call
 
@@ -188,3 +213,13 @@ def wrapped_calls(
     finally:
         for layer in replaced:
             object.__delattr__(layer, "call")
+
+
+def become(layer: Any, made: type) -> None:
+    """Make a user's layer an instance of ``made``, a subclass of its class.
+
+    Keras offers no way to put another layer into the graph of a model that exists, let alone a
+    subclassed one. What Keras noted of the old class on the instance, the signature of ``call``,
+    must be that of the new one. Without it layers of ours would have to be written by hand.
+    """
+    layer.__class__ = made

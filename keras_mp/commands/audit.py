@@ -12,6 +12,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--policy", help="look at it as if every layer had this policy (default: each its own)"
     )
+    parser.add_argument(
+        "--device", metavar="NAME", help="where it will compute: A100, T4, 7.5 (default: here)"
+    )
     parser.add_argument("--json", action="store_true", help="print the same as JSON")
 
 
@@ -22,7 +25,7 @@ def run(args: argparse.Namespace) -> int:
         model = load(args.model)
         from keras_mp.policies.audit import audit
 
-        report = audit(model, args.policy)
+        report = audit(model, args.policy, device=args.device)
     except (ValueError, ImportError) as error:
         print(f"keras-mp audit: {error}", file=sys.stderr)
         return WRONG_USE

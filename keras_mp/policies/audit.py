@@ -6,10 +6,13 @@ from typing import Any, Literal
 
 import keras
 
-from keras_mp.policies.detect import current_device
+from keras_mp.policies import worth
+from keras_mp.policies.detect import device_of
+from keras_mp.policies.hardware import Device
 from keras_mp.policies.hazards import Circumstances, hazard
 from keras_mp.policies.policy import resolve
 from keras_mp.policies.structure import Place, Structure, below, structure_of
+from keras_mp.policies.work import work_of
 
 Severity = Literal["error", "warning"]
 HALF = ("float16", "bfloat16")
@@ -73,47 +76,84 @@ class AuditReport:
         return "\n".join(map(str, self.findings))
 
 
-def audit(model: Any, policy: str | None = None) -> AuditReport:
+def audit(
+    model: Any, policy: str | None = None, *, device: Device | str | None = None
+) -> AuditReport:
     """Look for what mixed precision will make wrong in a built model. Nothing is changed.
 
     Args:
         model: A built model; compiled if its optimizer is to be looked at too.
         policy: Look at it as if every layer had this policy. None (the default) takes each layer's
             own.
+        device: Where the model will compute, as ``recommend`` takes it. Defaults to the device of
+            this process.
 
     Raises:
-        ValueError: The model is not built, or the policy is not known.
+        ValueError: The model is not built, or the policy or device is not known.
     """
     name = None if policy is None else resolve(policy)
     structure = structure_of(model)
-    device = current_device()
+    where = device_of(device)
+    backend = keras.backend.backend()
     findings: list[Finding] = []
+    own: dict[str, str] = {}
     for place in structure.places:
-        own = name or place.layer.dtype_policy.name
+        policy_of = own[place.path] = name or place.layer.dtype_policy.name
         half = keras.DTypePolicy(name).compute_dtype if name else place.layer.compute_dtype
         if half not in HALF or _is_part(place):
             continue
-        around = Circumstances(half, keras.backend.backend(), device.vendor == "CPU", structure)
+        around = Circumstances(half, backend, where, structure)
+        plan_it = f"keras_mp.plan(model, {policy_of!r}).apply(model)"
         if name is None and _left_behind(place, around):
-            findings.append(
-                Finding(
-                    "warning",
-                    place.path,
-                    "policy-left-behind",
-                    f"its policy is {own}, and none of the layers that it holds computes by it: "
-                    "Keras' setter changes one layer alone",
-                    f"keras_mp.plan(model, {own!r}).apply(model)",
-                )
+            sentence = (
+                f"its policy is {policy_of}, and none of the layers that it holds computes by it: "
+                "Keras' setter changes one layer alone"
             )
+            findings.append(Finding("warning", place.path, "policy-left-behind", sentence, plan_it))
         reason = hazard(place, around)
         if reason is not None:
             severity: Severity = "warning" if reason.code in _ROUNDING else "error"
-            fix = f"keras_mp.plan(model, {own!r}).apply(model)"
-            findings.append(Finding(severity, place.path, reason.code, reason.sentence, fix))
+            findings.append(Finding(severity, place.path, reason.code, reason.sentence, plan_it))
+    findings += _slow(structure, where, own, {finding.layer for finding in findings})
     if name is None:
         findings += _optimizer(model, structure)
     order = {"error": 0, "warning": 1}
     return AuditReport(tuple(sorted(findings, key=lambda finding: order[finding.severity])))
+
+
+def _slow(
+    structure: Structure, device: Device, own: dict[str, str], known: set[str]
+) -> Iterator[Finding]:
+    """What computes the right values with less gain than it could."""
+    products = sum(work_of(place).products for place in structure.places)
+    in_half = [
+        place
+        for place in structure.places
+        if keras.DTypePolicy(own[place.path]).compute_dtype in HALF
+        and place.path not in known
+        and not _is_part(place)
+    ]
+    for place in in_half:
+        found = worth.alignment(place, device, products)
+        if found is not None:
+            reason, name, better = found
+            kind = f"keras.layers.{type(place.layer).__name__}"
+            fix = (
+                f"{kind}.from_config({{**{_expression(place)}.get_config(), {name!r}: {better}}})"
+                "  # build the model anew with it"
+            )
+            yield Finding("warning", place.path, reason.code, reason.sentence, fix)
+    small = worth.too_small(structure, own, {place.path for place in in_half})
+    for path, reason in small.items():
+        fix = f"keras_mp.plan(model, {own[path]!r}).apply(model)"
+        yield Finding("warning", path, reason.code, reason.sentence, fix)
+
+
+def _expression(place: Place) -> str:
+    """Python for a layer of ``model``, where it stands in models in models."""
+    if place.parent is None:
+        return "model"
+    return f"{_expression(place.parent)}.get_layer({place.layer.name!r})"
 
 
 def _is_part(place: Place) -> bool:

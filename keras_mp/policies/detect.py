@@ -11,6 +11,7 @@ from typing import Any
 
 import keras
 
+from keras_mp.policies.cards import device_named
 from keras_mp.policies.hardware import Device
 
 
@@ -24,6 +25,17 @@ def current_device() -> Device:
     if backend == "jax":
         return _jax_device()
     return cpu_device()
+
+
+def device_of(asked: Device | str | None) -> Device:
+    """The device that an argument means: a name, a description, or None for where layers compute.
+
+    Raises:
+        ValueError: No device of that name is known.
+    """
+    if asked is None:
+        return current_device()
+    return device_named(asked) if isinstance(asked, str) else asked
 
 
 def cpu_device() -> Device:

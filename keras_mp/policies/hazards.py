@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from keras_mp.policies.categories import is_a
+from keras_mp.policies.hardware import Device
+from keras_mp.policies.reason import Reason
 from keras_mp.policies.structure import SATURATING, Place, Structure, below, ends_in
 
 # The float16 sum of this many values overflows where their mean is above 1,024.
@@ -19,26 +21,18 @@ HEADROOM = 2.0
 
 
 @dataclass(frozen=True)
-class Reason:
-    """Why a layer has its policy: a code that never changes, and the sentence."""
-
-    code: str
-    sentence: str
-
-
-@dataclass(frozen=True)
 class Circumstances:
     """What a reason may depend on besides the layer.
 
     Attributes:
         half: "float16" or "bfloat16".
-        backend, on_cpu: Where it runs.
+        backend, device: What computes it, and where.
         largest: Path -> largest magnitude that a calibration batch showed; None without one.
     """
 
     half: str
     backend: str
-    on_cpu: bool
+    device: Device
     structure: Structure
     largest: Mapping[str, float] | None = None
 
@@ -145,7 +139,7 @@ def _measured_overflow(place: Place, around: Circumstances) -> Reason | None:
 
 
 def _no_kernel(place: Place, around: Circumstances) -> Reason | None:
-    if around.half != "float16" or not around.on_cpu:
+    if around.half != "float16" or around.device.vendor != "CPU":
         return None
     if around.backend == "tensorflow" and is_a(place.layer, "MaxPooling3D"):
         return Reason("no-kernel", "TensorFlow has no float16 kernel for it on CPUs")

@@ -1,174 +1,42 @@
-"""A policy for every layer of a model, with the reason for each."""
+"""The plan for a model: each layer's policy, by your rules, by hazard, by worth, by category."""
 
-import json
-import re
-import weakref
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import replace
 from typing import Any
 
 import keras
 
-from keras_mp import _keras_internals
-from keras_mp.policies.categories import is_a
-from keras_mp.policies.detect import current_device
-from keras_mp.policies.hazards import Circumstances, Reason, hazard, usual
+from keras_mp.policies import worth
+from keras_mp.policies.detect import device_of
+from keras_mp.policies.hardware import Device, recommend_for
+from keras_mp.policies.hazards import Circumstances, hazard, usual
 from keras_mp.policies.measure import largest_magnitudes
-from keras_mp.policies.objects import PolicyMap, policy_named
-from keras_mp.policies.policy import resolve
-from keras_mp.policies.structure import Place, Structure, below, is_functional, structure_of
+from keras_mp.policies.policy import choose, resolve
+from keras_mp.policies.precision_plan import PrecisionPlan, Row, applied_plan
+from keras_mp.policies.reason import Reason
+from keras_mp.policies.rules import CheckedRules, Rules
+from keras_mp.policies.structure import Place, below, is_functional, structure_of
+from keras_mp.policies.work import work_of
 
-FORMAT = 1
-# A pattern (a path, or a compiled regular expression that must match the whole path) or a layer
-# class -> a policy.
-Rules = Mapping[str | re.Pattern | type, str]
+__all__ = ["PrecisionPlan", "Row", "applied_plan", "plan"]
 
-
-@dataclass(frozen=True)
-class Row:
-    """One layer's policy.
-
-    Attributes:
-        path: Where the layer stands (``Place.path``); "" for the model.
-        layer: Name of its class.
-        policy: What it is to compute by.
-        code: The reason, in a word that never changes. "rule" for the user's own.
-        reason: The same in a sentence.
-    """
-
-    path: str
-    layer: str
-    policy: str
-    code: str
-    reason: str
-
-
-@dataclass(frozen=True)
-class PrecisionPlan:
-    """A policy for every layer of a model. ``print`` shows a table with a reason a row.
-
-    Attributes:
-        policy: What was asked for, such as "mixed_float16".
-        rows: One a layer, parents before what they hold.
-    """
-
-    policy: str
-    rows: tuple[Row, ...]
-
-    def __iter__(self) -> Iterator[Row]:
-        return iter(self.rows)
-
-    def __getitem__(self, path: str) -> Row:
-        for row in self.rows:
-            if row.path == path:
-                return row
-        raise KeyError(path)
-
-    def apply(self, model: Any) -> Any:
-        """Put the plan on a model: its layers compute by it from now on. Weights stay as they are.
-
-        Args:
-            model: The model that the plan was made for, or one of the same structure.
-
-        Returns:
-            The model itself. Compiled functions are made again.
-
-        Raises:
-            ValueError: The model has other layers than the plan.
-        """
-        for place, row in self._matched(structure_of(model)):
-            policy = _fitting(place.layer, row.policy)
-            changes = place.layer.dtype_policy.name != policy
-            _keras_internals.put_policy(place.layer, policy_named(policy))
-            if changes:
-                _cast_again(place.layer)
-        # Functions that were traced go on computing as they were traced.
-        model.make_predict_function(force=True)
-        if getattr(model, "optimizer", None) is not None:
-            model.make_train_function(force=True)
-            model.make_test_function(force=True)
-        _APPLIED[model] = self
-        return model
-
-    def _matched(self, structure: Structure) -> list[tuple[Place, Row]]:
-        rows = {row.path: row for row in self.rows}
-        if set(rows) == {place.path for place in structure.places}:
-            return [(place, rows[place.path]) for place in structure.places]
-        # Automatic names differ from one build to the next ("dense_2", "dense_5"); the order does
-        # not.
-        kinds = [type(place.layer).__name__ for place in structure.places]
-        if kinds == [row.layer for row in self.rows]:
-            return list(zip(structure.places, self.rows, strict=True))
-        surplus = sorted({place.path for place in structure.places} ^ set(rows))
-        raise ValueError(
-            "The model has other layers than the plan. Expected the model that the plan was made "
-            f"for, or one of the same structure. Received: they differ in {', '.join(surplus[:5])}"
-        )
-
-    def to_json(self) -> str:
-        """The plan as JSON text; ``from_json`` reads it."""
-        rows = [asdict(row) for row in self.rows]
-        return json.dumps({"format": FORMAT, "policy": self.policy, "rows": rows}, indent=1)
-
-    @classmethod
-    def from_json(cls, text: str) -> "PrecisionPlan":
-        """The plan that ``to_json`` wrote.
-
-        Raises:
-            ValueError: It is no plan, or one of a later format.
-        """
-        try:
-            data = json.loads(text)
-            if data["format"] != FORMAT:
-                raise ValueError(
-                    f"The plan has another format. Expected {FORMAT}. "
-                    f"Received: format={data['format']!r}"
-                )
-            return cls(str(data["policy"]), tuple(Row(**row) for row in data["rows"]))
-        except (KeyError, TypeError, json.JSONDecodeError) as error:
-            raise ValueError(
-                f"This is no precision plan. Expected what `to_json` wrote. Received: {text[:80]!r}"
-            ) from error
-
-    def to_policy_map(self, model: Any) -> PolicyMap:
-        """The plan as a map of paths, for the ``dtype`` argument of layers that are built anew.
-
-        Its keys are Keras' paths, which change when a model is saved and loaded: keep the plan.
-        """
-        rows = self._matched(structure_of(model))
-        by_path = {place.layer.path: row.policy for place, row in rows if place.layer.path}
-        return PolicyMap(self.policy, {re.escape(path): by_path[path] for path in by_path})
-
-    def __str__(self) -> str:
-        head = ("layer", "class", "policy", "because")
-        lines = [
-            (row.path or "(model)", row.layer, row.policy, row.reason)
-            for row in self.rows
-            if row.code != "part"
-        ]
-        widths = [max(map(len, column)) for column in zip(head, *lines, strict=True)]
-        return "\n".join(
-            "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
-            for line in (head, *lines)
-        )
-
-
-# The plan that was put on a model last, as long as the model lives.
-_APPLIED: "weakref.WeakKeyDictionary[Any, PrecisionPlan]" = weakref.WeakKeyDictionary()
-
-
-def applied_plan(model: Any) -> PrecisionPlan | None:
-    """The plan that was put on this model last."""
-    return _APPLIED.get(model)
+HALF = ("float16", "bfloat16")
+# Reasons that speak for half precision, and give way to a better one against it.
+_USUAL = ("product", "pointwise", "reduction", "alignment")
 
 
 def plan(
-    model: Any, policy: str = "auto", data: Any = None, *, rules: Rules | None = None
+    model: Any,
+    policy: str = "auto",
+    data: Any = None,
+    *,
+    rules: Rules | None = None,
+    device: Device | str | None = None,
 ) -> PrecisionPlan:
     """A policy for every layer of a built model, each with its reason. Nothing is changed.
 
     Products and pointwise layers compute in half precision. Layers that would go wrong there stay
-    in float32: outputs, raw features, sums that overflow (see ``hazards.py`` for each).
+    in float32: outputs, raw features, sums that overflow (see ``hazards.py`` for each); so do those
+    that would gain nothing (see ``worth.py``).
 
     Args:
         model: A built model: functional, sequential, subclassed; nested, with shared layers.
@@ -177,9 +45,12 @@ def plan(
             whose values come near the end of the half-precision range stays in float32.
         rules: Yours, which win over any reason: a path, a compiled regular expression over paths,
             or a layer class -> a policy. The first that matches decides.
+        device: Where the model will compute, as ``recommend`` takes it. Defaults to the device of
+            this process.
 
     Raises:
-        ValueError: The model is not built, a policy is not known, or a rule matches no layer.
+        ValueError: The model is not built, a policy or device is not known, or a rule matches no
+            layer.
 
     Example:
 
@@ -189,48 +60,39 @@ def plan(
     plan.apply(model)
     ```
     """
+    where = device_of(device)
     if policy == "auto":
-        from keras_mp.policies.policy import recommend
-
-        policy = recommend().policy
+        policy = _auto(device, where)
     name = resolve(policy)
     structure = structure_of(model)
     half = keras.DTypePolicy(name).compute_dtype
-    device = current_device()
     measured = None
-    if data is not None and half in ("float16", "bfloat16"):
+    if data is not None and half in HALF:
         measured = largest_magnitudes(model, data, structure)
-    around = Circumstances(
-        half, keras.backend.backend(), device.vendor == "CPU", structure, measured
-    )
-    planner = _Planner(name, around, _Rules(rules or {}, structure))
-    return PrecisionPlan(name, tuple(planner.row(place) for place in structure.places))
+    around = Circumstances(half, keras.backend.backend(), where, structure, measured)
+    planner = _Planner(name, around, CheckedRules(rules or {}, structure))
+    return PrecisionPlan(name, planner.rows())
 
 
-def _fitting(layer: Any, policy: str) -> str:
-    """Pure half precision for a layer with float32 variables is the mixed policy.
-
-    Under "float16" Keras casts no variable, as they are float16 already, and those of float32 would
-    draw the computation into float32.
-    """
-    wide = any(keras.backend.standardize_dtype(v.dtype) == "float32" for v in layer.weights)
-    return f"mixed_{policy}" if policy in ("float16", "bfloat16") and wide else policy
-
-
-def _cast_again(layer: Any) -> None:
-    """``Normalization`` keeps its mean and variance cast to the dtype it was built in."""
-    if not is_a(layer, "Normalization"):
-        return
-    if layer.input_mean is None:
-        layer.finalize_state()
-    else:
-        layer.build(layer.get_build_config()["input_shape"])
+def _auto(asked: Device | str | None, where: Device) -> str:
+    """The environment may ask for a policy on this device; of another it knows nothing."""
+    return (choose("auto") if asked is None else recommend_for(where)).policy
 
 
 class _Planner:
-    def __init__(self, policy: str, around: Circumstances, rules: "_Rules"):
-        self.policy, self.around, self.rules = policy, around, rules
+    def __init__(self, policy: str, around: Circumstances, rules: CheckedRules):
+        self.policy, self.around, self._user = policy, around, rules
+        self.products = sum(work_of(place).products for place in around.structure.places)
         self._rows: dict[int, Row] = {}
+
+    def rows(self) -> tuple[Row, ...]:
+        structure = self.around.structure
+        rows = [self.row(place) for place in structure.places]
+        if self.around.half not in HALF:
+            return tuple(rows)
+        free = {row.path for row in rows if row.code in _USUAL}
+        small = worth.too_small(structure, {row.path: row.policy for row in rows}, free)
+        return tuple(_in_float32(row, small.get(row.path)) for row in rows)
 
     def row(self, place: Place) -> Row:
         known = self._rows.get(id(place))
@@ -242,10 +104,10 @@ class _Planner:
         return known
 
     def _decide(self, place: Place) -> tuple[str, Reason]:
-        ruled = self.rules.policy_of(place)
+        ruled = self._user.policy_of(place)
         if ruled is not None:
             return ruled, Reason("rule", "your rule")
-        if self.around.half not in ("float16", "bfloat16"):
+        if self.around.half not in HALF:
             return self.policy, Reason("asked", "you asked for it")
         parent = place.parent
         if parent is not None and parent.category not in ("container", "custom"):
@@ -255,7 +117,8 @@ class _Planner:
             return "float32", found
         if place.category == "container":
             return self._container(place)
-        return self.policy, usual(place)
+        aligned = worth.alignment(place, self.around.device, self.products)
+        return self.policy, usual(place) if aligned is None else aligned[0]
 
     def _container(self, place: Place) -> tuple[str, Reason]:
         """What a container casts its own inputs to."""
@@ -273,32 +136,7 @@ class _Planner:
         return self.policy, usual(place)
 
 
-class _Rules:
-    """The user's rules, checked: each names a policy that exists and matches some layer."""
-
-    def __init__(self, rules: Rules, structure: Structure):
-        self._rules: Sequence[tuple[Any, str]] = [
-            (pattern, resolve(policy, f"rules[{pattern!r}]")) for pattern, policy in rules.items()
-        ]
-        for pattern, _ in self._rules:
-            if not any(self._matches(pattern, place) for place in structure.places):
-                paths = ", ".join(place.path for place in structure.places[1:9])
-                raise ValueError(
-                    "A rule matches no layer. Expected a path, a compiled regular expression that "
-                    f"matches a whole path, or a layer class; paths are {paths}, ... "
-                    f"Received: rules={{{pattern!r}: ...}}"
-                )
-
-    def policy_of(self, place: Place) -> str | None:
-        for pattern, policy in self._rules:
-            if self._matches(pattern, place):
-                return policy
-        return None
-
-    @staticmethod
-    def _matches(pattern: Any, place: Place) -> bool:
-        if isinstance(pattern, str):
-            return pattern == place.path
-        if isinstance(pattern, re.Pattern):
-            return pattern.fullmatch(place.path) is not None
-        return isinstance(place.layer, pattern)
+def _in_float32(row: Row, reason: Reason | None) -> Row:
+    if reason is None:
+        return row
+    return replace(row, policy="float32", code=reason.code, reason=reason.sentence)

@@ -124,7 +124,7 @@ def set_policy(policy: Any = "auto") -> PolicyChoice:
     model.compile(optimizer=keras_mp.LossScaleOptimizer("adamw"), loss="mse")
     ```
     """
-    choice = _choose(policy)
+    choice = choose(policy)
     if choice.device is None:
         trouble = emulation_warning(current_device(), choice.policy)
         if trouble:
@@ -154,7 +154,12 @@ def policy_scope(policy: Any) -> Iterator[PolicyChoice]:
         keras.config.set_dtype_policy(previous)
 
 
-def _choose(policy: Any) -> PolicyChoice:
+def choose(policy: Any) -> PolicyChoice:
+    """What ``set_policy(policy)`` would set: the argument, else the environment, else the device.
+
+    Raises:
+        ValueError, TypeError: As ``set_policy``.
+    """
     if policy != "auto":
         alias = isinstance(policy, str) and policy in ALIASES
         return PolicyChoice(resolve(policy), f"you asked for {policy if alias else 'it'}")

@@ -1,0 +1,175 @@
+"""A plan: a policy for every layer of a model, as a value that can be stored and put on."""
+
+import json
+import re
+import weakref
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import keras
+
+from keras_mp import _keras_internals
+from keras_mp.policies.categories import is_a
+from keras_mp.policies.objects import PolicyMap, policy_named
+from keras_mp.policies.structure import Place, Structure, structure_of
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Row:
+    """One layer's policy.
+
+    Attributes:
+        path: Where the layer stands (``Place.path``); "" for the model.
+        layer: Name of its class.
+        policy: What it is to compute by.
+        code: The reason, in a word that never changes. "rule" for the user's own.
+        reason: The same in a sentence.
+    """
+
+    path: str
+    layer: str
+    policy: str
+    code: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class PrecisionPlan:
+    """A policy for every layer of a model. ``print`` shows a table with a reason a row.
+
+    Attributes:
+        policy: What was asked for, such as "mixed_float16".
+        rows: One a layer, parents before what they hold.
+    """
+
+    policy: str
+    rows: tuple[Row, ...]
+
+    def __iter__(self) -> Iterator[Row]:
+        return iter(self.rows)
+
+    def __getitem__(self, path: str) -> Row:
+        for row in self.rows:
+            if row.path == path:
+                return row
+        raise KeyError(path)
+
+    def apply(self, model: Any) -> Any:
+        """Put the plan on a model: its layers compute by it from now on. Weights stay as they are.
+
+        Args:
+            model: The model that the plan was made for, or one of the same structure.
+
+        Returns:
+            The model itself. Compiled functions are made again.
+
+        Raises:
+            ValueError: The model has other layers than the plan.
+        """
+        for place, row in self._matched(structure_of(model)):
+            policy = _fitting(place.layer, row.policy)
+            changes = place.layer.dtype_policy.name != policy
+            _keras_internals.put_policy(place.layer, policy_named(policy))
+            if changes:
+                _cast_again(place.layer)
+        # Functions that were traced go on computing as they were traced.
+        model.make_predict_function(force=True)
+        if getattr(model, "optimizer", None) is not None:
+            model.make_train_function(force=True)
+            model.make_test_function(force=True)
+        _APPLIED[model] = self
+        return model
+
+    def _matched(self, structure: Structure) -> list[tuple[Place, Row]]:
+        rows = {row.path: row for row in self.rows}
+        if set(rows) == {place.path for place in structure.places}:
+            return [(place, rows[place.path]) for place in structure.places]
+        # Automatic names differ from one build to the next ("dense_2", "dense_5"); the order does
+        # not.
+        kinds = [type(place.layer).__name__ for place in structure.places]
+        if kinds == [row.layer for row in self.rows]:
+            return list(zip(structure.places, self.rows, strict=True))
+        surplus = sorted({place.path for place in structure.places} ^ set(rows))
+        raise ValueError(
+            "The model has other layers than the plan. Expected the model that the plan was made "
+            f"for, or one of the same structure. Received: they differ in {', '.join(surplus[:5])}"
+        )
+
+    def to_json(self) -> str:
+        """The plan as JSON text; ``from_json`` reads it."""
+        rows = [asdict(row) for row in self.rows]
+        return json.dumps({"format": FORMAT, "policy": self.policy, "rows": rows}, indent=1)
+
+    @classmethod
+    def from_json(cls, text: str) -> "PrecisionPlan":
+        """The plan that ``to_json`` wrote.
+
+        Raises:
+            ValueError: It is no plan, or one of a later format.
+        """
+        try:
+            data = json.loads(text)
+            if data["format"] != FORMAT:
+                raise ValueError(
+                    f"The plan has another format. Expected {FORMAT}. "
+                    f"Received: format={data['format']!r}"
+                )
+            return cls(str(data["policy"]), tuple(Row(**row) for row in data["rows"]))
+        except (KeyError, TypeError, json.JSONDecodeError) as error:
+            raise ValueError(
+                f"This is no precision plan. Expected what `to_json` wrote. Received: {text[:80]!r}"
+            ) from error
+
+    def to_policy_map(self, model: Any) -> PolicyMap:
+        """The plan as a map of paths, for the ``dtype`` argument of layers that are built anew.
+
+        Its keys are Keras' paths, which change when a model is saved and loaded: keep the plan.
+        """
+        rows = self._matched(structure_of(model))
+        by_path = {place.layer.path: row.policy for place, row in rows if place.layer.path}
+        return PolicyMap(self.policy, {re.escape(path): by_path[path] for path in by_path})
+
+    def __str__(self) -> str:
+        head = ("layer", "class", "policy", "because")
+        lines = [
+            (row.path or "(model)", row.layer, row.policy, row.reason)
+            for row in self.rows
+            if row.code != "part"
+        ]
+        widths = [max(map(len, column)) for column in zip(head, *lines, strict=True)]
+        return "\n".join(
+            "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+            for line in (head, *lines)
+        )
+
+
+# The plan that was put on a model last, as long as the model lives.
+_APPLIED: "weakref.WeakKeyDictionary[Any, PrecisionPlan]" = weakref.WeakKeyDictionary()
+
+
+def applied_plan(model: Any) -> PrecisionPlan | None:
+    """The plan that was put on this model last."""
+    return _APPLIED.get(model)
+
+
+def _fitting(layer: Any, policy: str) -> str:
+    """Pure half precision for a layer with float32 variables is the mixed policy.
+
+    Under "float16" Keras casts no variable, as they are float16 already, and those of float32 would
+    draw the computation into float32.
+    """
+    wide = any(keras.backend.standardize_dtype(v.dtype) == "float32" for v in layer.weights)
+    return f"mixed_{policy}" if policy in ("float16", "bfloat16") and wide else policy
+
+
+def _cast_again(layer: Any) -> None:
+    """``Normalization`` keeps its mean and variance cast to the dtype it was built in."""
+    if not is_a(layer, "Normalization"):
+        return
+    if layer.input_mean is None:
+        layer.finalize_state()
+    else:
+        layer.build(layer.get_build_config()["input_shape"])

@@ -75,7 +75,7 @@ __all__ = [
 
 
 # Modules under the package's name, loaded on first use likewise.
-_MODULES = ("metrics",)
+_MODULES = ("layers", "metrics")
 
 
 def __getattr__(name: str) -> Any:
@@ -100,7 +100,7 @@ def __dir__() -> list[str]:
 
 # The modules of the classes that Keras looks up when it reads a model's file, which may be before
 # any name above is used. Where Keras is loaded already they cost nothing more.
-_SERIALIZABLE = ("keras_mp.metrics", "keras_mp.scaling.optimizer")
+_SERIALIZABLE = ("keras_mp.layers", "keras_mp.metrics", "keras_mp.scaling.optimizer")
 
 if "keras" in sys.modules:
     for _module in _SERIALIZABLE:

@@ -86,6 +86,15 @@ def loss_tracker(model: Any) -> Any:
     return tracker if any(metric is tracker for metric in model.metrics) else None
 
 
+def output_loss_trackers(model: Any) -> list[Any]:
+    """The means of each output's own loss, which ``compile`` made for a model with several.
+
+    The public ``metrics`` has them behind the compiled metrics, with a model's own among them.
+    Without it a loss that is not finite would enter the means of the outputs.
+    """
+    return list(getattr(getattr(model, "_compile_loss", None), "metrics", ()))
+
+
 def raw_tensor(variable: Any) -> Any:
     """The tensor that a variable stores, not the half-precision copy that ``value`` gives a layer.
 

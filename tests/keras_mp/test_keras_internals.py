@@ -100,6 +100,19 @@ def test_the_loss_tracker_is_the_first_metric_of_a_compiled_model():
     assert model.metrics[0].name == "loss"
 
 
+def test_each_outputs_loss_has_a_tracker_of_its_own():
+    inputs = keras.Input((2,))
+    outputs = {name: keras.layers.Dense(1, name=name)(inputs) for name in ("a", "b")}
+    model = keras.Model(inputs, outputs)
+    assert internals.output_loss_trackers(model) == []
+    model.compile("sgd", loss={"a": "mse", "b": "mse"}, metrics={"a": ["mae"]})
+    x = np.ones((2, 2), "float32")
+    model.train_on_batch(x, {"a": x[:, :1], "b": x[:, :1]})
+    trackers = internals.output_loss_trackers(model)
+    assert [t.name for t in trackers] == ["a_loss", "b_loss"]
+    assert {id(t) for t in trackers} <= {id(m) for m in model.metrics}
+
+
 def test_a_model_with_metrics_of_its_own_has_no_loss_tracker():
     class Own(keras.Sequential):
         @property
@@ -150,3 +163,15 @@ def test_calls_are_wrapped_while_the_block_lasts_and_no_longer():
     seen = len(order)
     model(x)
     assert len(order) == seen and all("call" not in vars(layer) for layer in model.layers)
+
+
+def test_a_layer_becomes_another_class_where_it_stands():
+    class Doubling(keras.layers.Dense):
+        def call(self, inputs, training=None):
+            return 2 * super().call(inputs)
+
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
+    x = np.ones((2, 3), "float32")
+    before = keras.ops.convert_to_numpy(model(x))
+    internals.become(model.layers[0], Doubling)
+    np.testing.assert_array_equal(keras.ops.convert_to_numpy(model(x)), 2 * before)

@@ -26,6 +26,7 @@ from tui.messages import Looked
 from tui.reader import Reader, place_name
 from tui.screens.base import ShownScreen
 from tui.screens.compare import CompareScreen
+from tui.screens.devices import DevicesScreen
 from tui.screens.help import HelpScreen
 from tui.screens.job import JobScreen
 from tui.screens.jobs import JobsScreen
@@ -162,11 +163,17 @@ class MonitorApp(App[None]):
         """Several jobs over one another."""
         self.push_screen(CompareScreen(self._place, keys))
 
-    def back_to_jobs(self, key: str) -> None:
+    def action_devices(self) -> None:
+        """GPUs and memory."""
+        if isinstance(self.screen, ShownScreen) and not isinstance(self.screen, DevicesScreen):
+            self.push_screen(DevicesScreen(self._place))
+
+    def back_to_jobs(self, key: str | None) -> None:
         """Leave the screen on top; the cursor stands on the job that was looked at."""
         self.pop_screen()
-        if isinstance(self.screen, JobsScreen):
+        if isinstance(self.screen, ShownScreen):
             self.screen.show()
+        if isinstance(self.screen, JobsScreen) and key is not None:
             self.screen.select(key)
 
     def export(self, name: str, text: str) -> None:

@@ -17,6 +17,7 @@ from keras_mp.telemetry.format import (
     size,
 )
 from tui.drawing.roles import Piece, Role
+from tui.room import scarce
 from tui.snapshot import JobView
 from tui.widgets.columns import Column
 
@@ -103,6 +104,27 @@ def _skip(job: JobView, short: bool) -> Piece:
     elif state == "thrashing" or (state == "static" and job.verdict.severity != "ok"):
         role = "warn"
     return (text.replace(" ", "") if short else text), role
+
+
+def _lately(job: JobView, short: bool) -> Piece:
+    """Of the last 100 steps."""
+    part = job.skipped_lately
+    return (share(part), _skip(job, short)[1]) if part is not None else (UNKNOWN, "muted")
+
+
+def _useful(job: JobView, short: bool) -> Piece:
+    """Steps a second without the skipped ones."""
+    over = job.verdict.state in (*ENDED, "stalled") and job.verdict.state != "done"
+    rate = job.useful_steps_per_second
+    return (UNKNOWN, "muted") if over or rate is None else (count(rate), _tone(job))
+
+
+def room_cell(job: JobView, short: bool = False) -> Piece:
+    """Memory that the job may still take on its device."""
+    left, total = job.room
+    if left is None:
+        return UNKNOWN, "muted"
+    return size(left), "bad" if scarce(left, total) else _tone(job)
 
 
 def _rate(job: JobView, short: bool) -> Piece:
@@ -192,6 +214,10 @@ def trouble_first(job: JobView) -> tuple[int, float, str]:
     return rank, -began, job.name
 
 
+def _last(column: str) -> Callable[[JobView], float | None]:
+    return lambda job: float(job.points[column][-1]) if len(job.points) else None
+
+
 # Rank 10 and above: shown where there is room to spare.
 COLUMNS: tuple[JobColumn, ...] = (
     JobColumn(Column("mark", "", 2, tight=True), _mark, lambda j: None),
@@ -199,7 +225,7 @@ COLUMNS: tuple[JobColumn, ...] = (
     JobColumn(Column("state", "state", 8), _state, lambda j: j.verdict.state),
     JobColumn(Column("policy", "policy", 14, short=8, rank=2), _policy, lambda j: j.policy or ""),
     JobColumn(
-        Column("epoch", "epoch", 7, right=True, rank=10),
+        Column("epoch", "epoch", 7, right=True, rank=12),
         _epoch,
         lambda j: j.epoch,
         descending=True,
@@ -216,21 +242,33 @@ COLUMNS: tuple[JobColumn, ...] = (
         descending=True,
     ),
     JobColumn(
+        Column("lately", "last 100", 8, right=True, rank=10),
+        _lately,
+        lambda j: j.skipped_lately,
+        descending=True,
+    ),
+    JobColumn(
         Column("rate", "samples/s", 9, short=5, right=True, rank=1, short_title="smp/s"),
         _rate,
         lambda j: j.samples_per_second,
         descending=True,
     ),
     JobColumn(
-        Column("step_time", "step time", 9, right=True, rank=12),
-        _step_time,
-        lambda j: float(j.points["step_time_p50"][-1]) if len(j.points) else None,
+        Column("useful", "useful/s", 8, right=True, rank=11),
+        _useful,
+        lambda j: j.useful_steps_per_second,
         descending=True,
     ),
     JobColumn(
-        Column("norm", "grad norm", 9, right=True, rank=14),
+        Column("step_time", "step time", 9, right=True, rank=15),
+        _step_time,
+        _last("step_time_p50"),
+        descending=True,
+    ),
+    JobColumn(
+        Column("norm", "grad norm", 9, right=True, rank=17),
         _norm,
-        lambda j: float(j.points["grad_norm"][-1]) if len(j.points) else None,
+        _last("grad_norm"),
         descending=True,
     ),
     JobColumn(
@@ -239,14 +277,15 @@ COLUMNS: tuple[JobColumn, ...] = (
         lambda j: j.memory_bytes,
         descending=True,
     ),
+    JobColumn(Column("room", "room left", 9, right=True, rank=13), room_cell, lambda j: j.room[0]),
     JobColumn(Column("eta", "ETA", 9, short=5, right=True, rank=1), _eta, lambda j: j.eta_seconds),
-    JobColumn(Column("took", "elapsed", 9, right=True, rank=13), _took, elapsed, descending=True),
+    JobColumn(Column("took", "elapsed", 9, right=True, rank=16), _took, elapsed, descending=True),
     JobColumn(
-        Column("started", "started", 12, right=True, rank=15),
+        Column("started", "started", 12, right=True, rank=18),
         _started,
         lambda j: j.started,
         descending=True,
     ),
-    JobColumn(Column("result", "result", 12, rank=11, stretch=20), _result, lambda j: None),
+    JobColumn(Column("result", "result", 12, rank=14, stretch=20), _result, lambda j: None),
 )
 BY_KEY = {c.column.key: c for c in COLUMNS}

@@ -38,6 +38,7 @@ def hints(keys: tuple[Key, ...]) -> list[Hint]:
 EVERYWHERE = (
     Key("question_mark", "app.help", "?", "keys", "Show all keys; any key closes it."),
     Key("ctrl+p", "app.command_palette", "ctrl+p", "", "Find anything that can be done by name."),
+    Key("v", "app.devices", "v", "devices", "GPUs and memory: who holds it, and what is left.", 5),
     Key("T", "app.next_theme", "T", "", "The next theme: dark, light, safe for colour-blind eyes."),
     Key("w", "app.picture", "w", "", "Write what is shown to an SVG file in the current folder."),
     Key("q,ctrl+c", "app.quit", "q", "quit", "Leave. The jobs go on."),
@@ -87,4 +88,10 @@ JOB = (
 COMPARE = (
     Key("escape,backspace", "back", "esc", "jobs", "Back to the jobs."),
     Key("l", "log", "l", "log", "Value axis: as the values suggest, logarithmic, linear."),
+)
+
+DEVICES = (
+    Key("", "", "↑↓", "select", "Select a job (also k j, Page up and down, Home, End, mouse)."),
+    Key("", "", "⏎", "job", "All charts of the job."),
+    Key("escape,backspace", "back", "esc", "jobs", "Back to the jobs."),
 )

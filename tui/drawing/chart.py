@@ -45,6 +45,7 @@ class Chart:
         label: Formats a value for the axis.
         ticks: Positions (x) marked on the base line, such as skipped steps.
         span: Range of x to show; None shows everything.
+        limits: Range of values to show; None takes that of the values.
         cursor: Position to read: a line there, and the value in place of ``note``.
         x_label: Formats a position for the ends of the base line; None leaves them out.
         empty: Said when there is nothing to draw.
@@ -57,6 +58,7 @@ class Chart:
     note: str = ""
     ticks: Floats = field(default_factory=lambda: np.empty(0))
     span: tuple[float, float] | None = None
+    limits: tuple[float, float] | None = None
     cursor: float | None = None
     x_label: Callable[[float], str] | None = None
     empty: str = "no data yet"
@@ -129,6 +131,7 @@ def _axis(chart: Chart, span: tuple[float, float], plot_rows: int) -> Axis:
         highs.append(float(high))
     lows, highs = [v for v in lows if v == v], [v for v in highs if v == v]
     low, high = (min(lows), max(highs)) if lows else (np.nan, np.nan)
+    low, high = chart.limits or (low, high)
     kind = chart.kind or best_kind(low, high)
     return value_axis(low, high, kind, max(2, min(plot_rows // 2 + 1, 8)), chart.label)
 

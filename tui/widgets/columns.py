@@ -71,14 +71,16 @@ class Layout:
 def lay_out(columns: Sequence[Column], width: int) -> Layout:
     """Which columns fit, and how wide each is.
 
-    Columns of rank 10 and more are shown only where nothing else gives way for them. Then, in this
+    Columns of rank 10 and more are shown only where nothing else gives way for them, and half of
+    what the others may stretch is left to those. Then, in this
     order until the rest fits: a gap of 2, of 1, the short forms, and the columns of the highest
     rank one by one. What room is left goes to columns that stretch, and to the gaps.
     """
     kept = list(columns)
     while True:
         spare = [c for c in kept if c.rank >= SPARE]
-        if sum(c.width for c in kept) + 2 * _gaps(kept) <= width or not spare:
+        wished = sum(c.width + (c.stretch // 2 if c.rank < SPARE else 0) for c in kept)
+        if wished + 2 * _gaps(kept) <= width or not spare:
             break
         kept.remove(max(spare, key=lambda c: c.rank))
     while True:

@@ -5,11 +5,14 @@ from collections.abc import Sequence
 
 from rich.cells import cell_len
 
+from keras_mp.telemetry.format import share
+from tui.devices import Devices
 from tui.drawing.roles import Row
 from tui.drawing.text import fit
 from tui.job_columns import ENDED
 from tui.look import Look
 from tui.snapshot import Snapshot
+from tui.widgets.device_cards import of
 from tui.widgets.lines import Lines
 
 # A reader that has not answered for this long hangs in a file system.
@@ -33,10 +36,14 @@ class StatusLine(Lines):
         row: Row = [("keras-mp", "strong"), (f"   {self._look.say(self._place)}   ", "muted")]
         row += self._counts()
         clock = time.strftime("%H:%M:%S", time.localtime(self._now)) if self._now else ""
-        room = width - sum(cell_len(text) for text, _ in row) - len(clock)
+        devices = self._look.say(gpus(self._snapshot.devices)) if self._snapshot else ""
+        used = sum(cell_len(text) for text, _ in row)
+        if devices and width - used >= cell_len(devices) + len(clock) + 8:
+            clock = f"{devices}      {clock}"
+        room = width - sum(cell_len(text) for text, _ in row) - cell_len(clock)
         if room < 1:
             row[1] = (fit(row[1][0], max(0, cell_len(row[1][0]) + room - 1)), "muted")
-            room = width - sum(cell_len(text) for text, _ in row) - len(clock)
+            room = width - sum(cell_len(text) for text, _ in row) - cell_len(clock)
         return [[*row, (" " * max(1, room) + clock, "muted")]]
 
     def _counts(self) -> Row:
@@ -62,3 +69,14 @@ class StatusLine(Lines):
         elif snapshot.behind:
             row.append((" · reading history …", "muted"))
         return row
+
+
+def gpus(devices: Devices) -> str:
+    """``GPU0 61.2/141 GB  87 %``, several together; nothing where there is none."""
+    known = [gpu for gpu in devices.gpus if gpu.used is not None and gpu.total]
+    if not known:
+        return ""
+    name = f"GPU{known[0].index}" if len(known) == 1 else f"{len(known)} GPUs"
+    text = f"{name} {of(sum(g.used or 0 for g in known), sum(g.total or 0 for g in known))}"
+    busy = [gpu.utilisation for gpu in known if gpu.utilisation is not None]
+    return f"{text}  {share(sum(busy) / len(busy))}" if busy else text

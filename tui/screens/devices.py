@@ -1,0 +1,147 @@
+"""GPUs and memory: what is used, by which job, and how much room each has left."""
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+import numpy as np
+from textual import on
+from textual.app import ComposeResult
+from textual.binding import BindingType
+from textual.containers import Horizontal
+
+from keras_mp.telemetry.format import duration, share
+from tui import device_columns
+from tui.devices import NO_DEVICES, Devices
+from tui.drawing.chart import LINES, Chart, Series
+from tui.drawing.roles import Piece
+from tui.keys import DEVICES, EVERYWHERE, bindings, hints
+from tui.look import Look
+from tui.screens.base import ShownScreen
+from tui.snapshot import JobView
+from tui.table import Table
+from tui.widgets.chart_view import ChartView
+from tui.widgets.columns import Layout
+from tui.widgets.device_cards import DeviceCards
+from tui.widgets.key_bar import KeyBar
+from tui.widgets.line_table import LineTable, TableHeader
+from tui.widgets.notice import Notice
+from tui.widgets.status_line import StatusLine
+
+MIN_CHART_HEIGHT, NOTICE_HEIGHT = 7, 3
+
+
+class DevicesScreen(ShownScreen):
+    KEYS = DEVICES
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings(DEVICES)]
+
+    def __init__(self, place: str):
+        super().__init__()
+        self._jobs: list[JobView] = []
+        self._status = StatusLine(place, id="status")
+        self._cards = DeviceCards(id="cards")
+        self._table = LineTable([c.column for c in device_columns.COLUMNS], id="held")
+        self._header = TableHeader(self._table, id="titles")
+        self._notice = Notice()
+        self._charts = [ChartView(id=f"chart{n}", classes="chart") for n in range(2)]
+        self._footer = KeyBar(hints((*DEVICES, *EVERYWHERE)), id="keys")
+
+    def compose(self) -> ComposeResult:
+        yield self._status
+        yield self._cards
+        yield self._header
+        yield self._notice
+        yield self._table
+        yield Horizontal(*self._charts, id="charts")
+        yield self._footer
+
+    @property
+    def in_view(self) -> frozenset[str] | None:
+        return frozenset(job.key for job in self._jobs)
+
+    @property
+    def devices(self) -> Devices:
+        snapshot = self.monitor.snapshot
+        return snapshot.devices if snapshot is not None else NO_DEVICES
+
+    def on_mount(self) -> None:
+        self._table.focus()
+        self.show()
+
+    def on_resize(self) -> None:
+        self.show()
+
+    def tick(self) -> None:
+        self._status.show(self.monitor.snapshot, self.monitor.clock.now(), self.monitor.look)
+
+    def show(self) -> None:
+        self.tick()
+        snapshot, look = self.monitor.snapshot, self.monitor.look
+        jobs = list(snapshot.jobs) if snapshot is not None else []
+        self._jobs = device_columns.shown(jobs)
+        self._cards.show(self.devices, jobs, look)
+        self._lay_out()
+        self._notice.sentences = [] if self._jobs else ["No job is running."]
+        self._notice.display = not self._jobs
+        self._notice.styles.height = NOTICE_HEIGHT
+        self._table.show([job.key for job in self._jobs], self._cells)
+        for view, column, title in zip(
+            self._charts, ("used", "utilisation"), ("memory used", "busy"), strict=True
+        ):
+            view.show(history(self.devices, column, title, look), look.charset)
+
+    def _lay_out(self) -> None:
+        height = self.size.height
+        cards = min(self._cards.needed(), max(3, height - 12))
+        self._cards.styles.height = cards
+        rest = height - 3 - cards - 3  # and the spaces between them
+        rows = max(2, min(len(self._jobs), rest - MIN_CHART_HEIGHT, rest // 2))
+        self._table.display = bool(self._jobs)
+        self._table.styles.height = rows
+        taken = rows if self._jobs else NOTICE_HEIGHT
+        self.query_one("#charts").styles.height = max(0, rest - taken)
+
+    def _cells(self, index: int, plan: Layout) -> list[Piece]:
+        job, look = self._jobs[index], self.monitor.look
+        cells = []
+        for place in plan.places:
+            text, role = device_columns.BY_KEY[place.column.key].cell(job, self.devices)
+            cells.append((look.say(text), role))
+        return cells
+
+    @on(LineTable.Opened)
+    def _open(self, message: LineTable.Opened) -> None:
+        self.monitor.open_job(message.key, [job.key for job in self._jobs])
+
+    def action_back(self) -> None:
+        self.monitor.back_to_jobs(self._table.selected)
+
+
+def history(devices: Devices, column: str, title: str, look: Look) -> Chart:
+    """The last minutes of each device, a line each; of the machine where there is no GPU."""
+    tables: Sequence[Table] = [gpu.history for gpu in devices.gpus[: len(LINES)]]
+    names = [f"GPU{gpu.index}" for gpu in devices.gpus[: len(LINES)]]
+    if not tables:
+        tables, names = [devices.machine.history], ["this machine"]
+    series = []
+    for table in tables:
+        known = ~np.isnan(table[column])
+        series.append(Series(table["time"][known], table[column][known]))
+    ends = [float(s.x[-1]) for s in series if len(s.x)]
+    last = max(ends, default=0.0)
+    now = " · ".join(
+        f"{name} {share(float(s.y[-1]))}" for name, s in zip(names, series, strict=True) if len(s.y)
+    )
+
+    def ago(time: float) -> str:
+        return "now" if time >= last else f"{duration(last - time)} ago"
+
+    return Chart(
+        title=title,
+        note=look.say(now),
+        series=series,
+        kind="linear",
+        limits=(0.0, 1.0),
+        label=look.label(share),
+        x_label=ago,
+        empty="not measured",
+    )

@@ -1,7 +1,9 @@
-"""Published training speeds in float32 or TF32 and in mixed precision, each with its source.
+"""Published training speeds and accuracies in float32 or TF32 and in mixed precision, with sources.
 
-From ``published.csv``; none was measured by this project. The V100's figures compare with float32,
-the A100's with TF32, which already uses the tensor cores: their gains are smaller for that reason.
+From ``published.csv`` and ``accuracy.csv``; none was measured by this project. The figures of
+arXiv:1710.03740 are as several independent summaries of its tables give them. The V100's speeds
+compare with float32, the A100's with TF32, which already uses the tensor cores: their gains are
+smaller for that reason.
 """
 
 import csv
@@ -47,6 +49,26 @@ class Row:
 
 
 @dataclass(frozen=True)
+class Accuracy:
+    """A published pair of results of one training.
+
+    Attributes:
+        higher_is_better: Of the metric. baseline, mixed: In the metric's own unit.
+        note: On what, and what was special; "" if nothing was.
+    """
+
+    kind: str
+    model: str
+    metric: str
+    higher_is_better: bool
+    baseline_precision: str
+    baseline: float
+    mixed: float
+    note: str
+    source: str
+
+
+@dataclass(frozen=True)
 class Published:
     """What is published for a question.
 
@@ -67,10 +89,33 @@ class NothingPublishedError(LookupError):
     """There is no figure for that model or card; the message says for what there is."""
 
 
+def _read(name: str) -> csv.DictReader:
+    text = (resources.files(__package__) / name).read_text(encoding="utf-8")
+    return csv.DictReader(text.splitlines())
+
+
+@cache
+def accuracies() -> tuple[Accuracy, ...]:
+    """Every row of the table of accuracies: the 2018 paper's first."""
+    return tuple(
+        Accuracy(
+            kind=row["kind"],
+            model=row["model"],
+            metric=row["metric"],
+            higher_is_better=row["better"] == "higher",
+            baseline_precision=row["baseline_precision"],
+            baseline=float(row["baseline"]),
+            mixed=float(row["mixed"]),
+            note=row["note"],
+            source=row["source"],
+        )
+        for row in _read("accuracy.csv")
+    )
+
+
 @cache
 def rows() -> tuple[Row, ...]:
-    """Every row of the table."""
-    text = (resources.files(__package__) / "published.csv").read_text(encoding="utf-8")
+    """Every row of the table of speeds."""
     return tuple(
         Row(
             kind=row["kind"],
@@ -87,7 +132,7 @@ def rows() -> tuple[Row, ...]:
             gpus=int(row["gpus"]),
             source=row["source"],
         )
-        for row in csv.DictReader(text.splitlines())
+        for row in _read("published.csv")
     )
 
 

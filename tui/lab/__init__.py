@@ -1,0 +1,1 @@
+"""Things to see and move: what number formats do to numbers, steps, scales and memory."""

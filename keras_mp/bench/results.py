@@ -1,4 +1,4 @@
-"""What a trial found, as plain records: no backend, no model. ``keras_mp.bench.trial`` documents it."""
+"""What a trial found, as plain records: no backend. ``keras_mp.bench.trial`` has the schema."""
 
 import json
 from dataclasses import asdict, dataclass, field, fields
@@ -23,7 +23,8 @@ class Split:
     """Seconds of one training step.
 
     Attributes:
-        input: Fetching a batch and bringing it to the device.
+        input: Waiting for a batch and for its way to the device. What is fetched while the device
+            computes is not in it.
         compute: Forward and backward pass.
         optimizer: Unscaling, checking, updating.
         other: What ``fit`` takes beyond these: its loop, metrics, Python.
@@ -51,7 +52,7 @@ class Memory:
         slopes: The two slopes between neighbouring points; close to each other if it is a line.
         largest_batch: The largest batch that fits into ``budget`` less ``headroom``; None if not
             even one sample does.
-        budget: Bytes that there are.
+        budget: Bytes that there are; 0 where nothing tells (then ``largest_batch`` is None).
         headroom: The share of the budget that is left free.
     """
 

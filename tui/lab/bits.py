@@ -189,13 +189,13 @@ class BitsPage(Page):
         yield text(
             f"  {full(weight, 9)} + {full(update, 6)} = ",
             (full(total, 9), "good" if moved else "bad"),
-            ("   it moves" if moved else "   swallowed: the weight stays where it is", "muted"),
+            ("   it moves" if moved else "   swallowed: it stays where it is", "muted"),
         )
         first, whole = swallowed_from(weight, f), 2 ** (f.mantissa_bits + 1)
         yield text(
             (f"  {self.ratio:,} : 1. It never moves from ", "muted"),
             (f"{first:,} : 1", "text"),
-            (" on" if first == whole else f" on (1.0: from {whole:,} : 1 on)", "muted"),
+            (" on" if first == whole else f" on (1.0: {whole:,} : 1)", "muted"),
         )
 
 

@@ -102,8 +102,14 @@ def fates(of: Shares, width: int, look: Look) -> Iterator[Row]:
         done = max(end, done)
     yield row
     figures: Row = []
+    used = 0
     for (word, value, role), sign in zip(known, signs, strict=True):
         if value > 0 or word == "lost":
-            figures += [(sign, role), (f" {word} ", "muted"), (fit(share(value), 6), "text")]
-            figures.append((" ", "text"))
+            pieces: Row = [(sign, role), (f" {word} ", "muted"), (fit(share(value), 7), "text")]
+            length = sum(len(piece) for piece, _ in pieces)
+            if used + length > width + 8:
+                yield figures
+                figures, used = [], 0
+            figures += pieces
+            used += length
     yield figures

@@ -56,10 +56,10 @@ class MemoryPage(Page):
                 self.net = turn(nets(), self.net, 1 if key == "down" else -1)
             case "left" | "right":
                 batch = self.batch * 2 if key == "right" else self.batch // 2
-                self.batch = min(max(batch, 1), 2**20)
+                self.batch = min(max(batch, 1), 2**16)
             case "plus" | "minus":
                 factor = self.factor * (2.0 if key == "plus" else 0.5)
-                self.factor = min(max(factor, 2.0**-6), 2.0**10)
+                self.factor = min(max(factor, 2.0**-6), 2.0**8)
             case "o":
                 self.optimizer = turn(OPTIMIZERS, self.optimizer)
             case "c":
@@ -89,14 +89,15 @@ class MemoryPage(Page):
         return found
 
     def rows(self, width: int, height: int, look: Look) -> Sequence[Row]:
-        factor = "" if self.factor == 1 else f" × {self.factor:g} in size"
+        f = self.factor
+        factor = "" if f == 1 else f" × {f:g}" if f > 1 else f" ÷ {1 / f:g}"
         found = self.footprints()
         top = max(of.total for of in found.values())
         rows: list[Row] = [
             text(
                 (self.net.name + factor, "strong"),
                 (f"   {count(self.parameters)} parameters, ", "muted"),
-                (f"{count(self.activations)} numbers kept a sample", "muted"),
+                (f"{count(self.activations)} kept a sample", "muted"),
             ),
             text(
                 ("batch ", "muted"),
@@ -146,9 +147,9 @@ class MemoryPage(Page):
             for name in ("float32", "mixed")
         }
         yield text(
-            (f"{self.card.device.name}, {size(memory)}: ", "muted"),
+            (f"{self.card.device.name} ({self.card.memory:g} GB): ", "muted"),
             f"batch {count(batches['float32'])} in float32, {count(batches['mixed'])} in mixed",
-            (", a tenth left free", "muted"),
+            (", a tenth free", "muted"),
         )
         yield text(
             ("stock: measured with Keras' own layers on torch; some keep float32 inside.", "muted")

@@ -16,6 +16,8 @@ FAMILIES = {
     "BaseConvTranspose": "Conv1DTranspose Conv2DTranspose Conv3DTranspose",
     "BaseDepthwiseConv": "DepthwiseConv1D DepthwiseConv2D",
     "BaseSeparableConv": "SeparableConv1D SeparableConv2D",
+    "GroupedQueryAttention": "GroupQueryAttention",
+    "IndexLookup": "StringLookup IntegerLookup",
     "RNN": "LSTM GRU SimpleRNN RNN",
     "ConvLSTMCell": "ConvLSTM1D ConvLSTM2D ConvLSTM3D",
     "BaseAdaptiveAveragePooling": (

@@ -81,7 +81,7 @@ class ResultsPage(Page):
                 return _ours(look)
             case "time line":
                 return "From 16-bit fixed point to float8.", list(_time_line(width))
-        against = "float32" if self.view == "V100" else "TF32, which uses the tensor cores already"
+        against = "float32" if self.view == "V100" else "TF32 (on tensor cores already)"
         title = f"Published training speed on {self.view} against {against}."
         return title, list(_speeds(self.view, look))
 
@@ -98,14 +98,14 @@ def _accuracy(look: Look) -> Iterator[Row]:
         worse = change < 0 if one.higher_is_better else change > 0
         moved = f"{'−' if change < 0 else '+'}{abs(change):.4g}" if change else "the same"
         yield text(
-            fit(one.model, 30),
-            (fit(bar(one.baseline, top, 24, look), 24), "line"),
+            fit(one.model, 28),
+            (fit(bar(one.baseline, top, 20, look), 20), "line"),
             f" {one.baseline:>7g}",
             (f" {one.baseline_precision}, {one.metric}", "muted"),
         )
         yield text(
-            (fit(f"  {one.note}", 30), "muted"),
-            (fit(bar(one.mixed, top, 24, look), 24), "line2"),
+            (fit(f"  {one.note}", 28), "muted"),
+            (fit(bar(one.mixed, top, 20, look), 20), "line2"),
             f" {one.mixed:>7g}",
             (f" {moved}{' (worse)' if worse else ''}", "muted"),
         )

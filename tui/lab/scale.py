@@ -154,7 +154,7 @@ class ScalePage(Page):
                 "muted",
             ),
             (
-                f", tolerates {config.hysteresis - 1} overflow" if config.hysteresis > 1 else "",
+                f", tolerates {config.hysteresis - 1}" if config.hysteresis > 1 else "",
                 "muted",
             ),
         )

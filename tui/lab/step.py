@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import ClassVar
 
-from keras_mp.telemetry.format import power_of_two, share
+from keras_mp.telemetry.format import count, power_of_two, share
 from tui.drawing.roles import Role, Row
 from tui.drawing.text import fit
 from tui.keys import Key
@@ -82,8 +82,9 @@ class StepPage(Page):
         setting, r = self.setting, take(self.weight, self.setting)
         rows: list[Row] = [
             text(
-                (f"step {self.steps}, one weight", "strong"),
-                (f" of {SAMPLES:,} samples, mean loss over {OUTPUTS:,} outputs", "muted"),
+                (f"step {self.steps}", "strong"),
+                (f": scale {power_of_two(setting.scale)}, ", "muted"),
+                (f"rate {setting.rate:g}, {SAMPLES:,} samples, {OUTPUTS:,} outputs", "muted"),
             ),
             text(
                 (f"in {setting.format}   ", "muted"),
@@ -212,7 +213,8 @@ def judge(r: StepResult) -> tuple[str, Role]:
         if r.summed == 0:
             return f"{share(r.zeros)} of the gradients became zero", "bad"
         ratio = abs(r.stored / r.update)
-        return f"swallowed: {ratio:,.0f} times smaller", "bad"
+        written = f"{ratio:,.0f}" if ratio < 1e7 else count(ratio)
+        return f"swallowed: {written} times smaller", "bad"
     if r.error <= CLOSE:
         return f"right within {share(r.error)}", "good"
     smaller = abs(r.moved) < abs(r.exact_move)

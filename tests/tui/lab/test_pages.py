@@ -1,6 +1,8 @@
 """What the pages compute: against NumPy's own formats, the state machine and the tables."""
 
+import json
 import math
+from importlib import resources
 
 import numpy as np
 import pytest
@@ -50,7 +52,8 @@ def test_a_neighbour_in_float16_is_numpys_nextafter(value, by):
     if math.isinf(value) and (value > 0) == (by > 0):
         assert neighbour(value, FLOAT16, by) == value
         return
-    expected = np.nextafter(np.float16(value), np.float16(by * np.inf))
+    with np.errstate(over="ignore"):
+        expected = np.nextafter(np.float16(value), np.float16(by * np.inf))
     assert neighbour(value, FLOAT16, by) == float(expected)
 
 
@@ -215,7 +218,7 @@ def test_the_step_page_fits_whatever_is_pressed(key):
 def test_the_demos_gradients_are_those_that_the_demo_loses():
     """61 % of all gradients are lost in float16, under a thousandth at 2^15: as the demo's hits."""
     whole = demo_gradients()[0]
-    assert whole.histogram.total > 1_000_000
+    assert whole.histogram.total > 800_000
     assert shares(whole.histogram, "float16").lost > 0.5
     assert shares(whole.histogram, "float16", 2.0**15).lost < 0.01
 
@@ -274,21 +277,23 @@ def test_any_preset_steps_through_the_recorded_overflows(preset):
         assert scaler.state.skipped > 0
 
 
-def test_the_run_as_it_was_recorded_is_found_again():
-    """The recording's own run grew every 100 steps from 2^15; its skips must come out alike."""
-    import json
-    from importlib import resources
-
+def test_the_recorded_limits_tell_what_the_recorded_run_skipped():
+    """The limits come from float32 passes; the run itself was in float16. They must agree."""
     text = (resources.files("tui.lab") / "data" / "overflows.json").read_text()
     recorded = json.loads(text)["recorded"]
+    limits = overflows().log2_limit
+    scales, skipped = recorded["log2_scale"], set(recorded["skipped"])
+    assert len(scales) == len(limits) and len(skipped) > 20
+    told = [
+        (scale > limit) == (step in skipped)
+        for step, (scale, limit) in enumerate(zip(scales, limits, strict=True), start=1)
+    ]
+    assert sum(told) >= 0.99 * len(told)
+    # And the same rule on the limits skips about as often as the run did.
     scaler = Scaler(overflows())
     scaler.restart("dynamic", recorded["growth_interval"])
     scaler.go(10_000)
-    skipped = {n for n, taken in enumerate(scaler.taken, start=1) if not taken.finite}
-    real = set(recorded["skipped"])
-    # A limit is computed in float32 and told apart by the last bit now and then.
-    assert abs(len(skipped) - len(real)) <= 2
-    assert len(skipped & real) >= 0.5 * len(real)
+    assert scaler.state.skipped == pytest.approx(len(skipped), abs=2)
 
 
 def test_the_steps_of_the_scaler_page():
@@ -368,10 +373,7 @@ def test_every_layer_on_the_page_is_keras_own_and_of_that_category():
 
     for category in WORDS:
         for name in layers_in(category):
-            found = getattr(keras.layers, name, None) or getattr(keras, name, None)
-            if found is None:  # base classes of Keras that a user does not see
-                assert name in ("IndexLookup",), name
-                continue
+            found = getattr(keras.layers, name, None) or getattr(keras, name)
             assert category_of(found) == category, name
 
 

@@ -232,3 +232,73 @@ def become(layer: Any, made: type) -> None:
     must be that of the new one. Without it layers of ours would have to be written by hand.
     """
     layer.__class__ = made
+
+
+def called_with_mask(layer: Any) -> bool:
+    """Whether a functional model calls a layer with a mask as an argument.
+
+    Masks that layers hand on are public knowledge; those given by hand are noted in the node alone.
+    Without it a sum over masked positions would not be found.
+    """
+    return any(
+        node.arguments.kwargs.get("mask") is not None
+        for node in getattr(layer, "_inbound_nodes", ())
+    )
+
+
+def stored_value(variable: Any) -> Any:
+    """A variable's tensor in the variable's own dtype, inside a layer's call too.
+
+    There the public ``value`` is a cast copy. Unlike ``raw_tensor`` it respects a stateless scope.
+    Without it a cast could not be made from the weight itself.
+    """
+    from keras.src.backend.common.variables import AutocastScope
+
+    with AutocastScope(None):
+        return variable.value
+
+
+def is_cast_in_calls(variable: Any) -> bool:
+    """Whether ``value`` is cast to the compute dtype inside a layer's call.
+
+    Public is only the argument ``autocast`` of ``add_weight``, which normalization layers set to
+    False. Without it their weights would be taken for others'.
+    """
+    return bool(variable._autocast)
+
+
+class _Watched:
+    """A train function with something around it; whatever else is asked of it, it has."""
+
+    def __init__(self, function: Any, around: Callable[[Any], Any]):
+        self._function = function
+        self._call = around(function)
+
+    def __call__(self, *args: Any) -> Any:
+        return self._call(*args)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or "_function" not in self.__dict__:  # copying, unpickling
+            raise AttributeError(name)
+        return getattr(self._function, name)
+
+
+def watch_train_function(model: Any, around: Callable[[Any], Any]) -> Callable[[], None]:
+    """Put something around the function that ``fit`` calls for each execution.
+
+    Sets ``train_function``, the public attribute, on the user's *instance*; the returned function
+    takes it off again, unless somebody has made another since. No hook tells when a batch is asked
+    for and when it has come. Without it the wait for input and the tokens would not be known.
+    """
+    function = model.train_function
+    if isinstance(function, _Watched):  # left behind by a training that was interrupted
+        function = function._function
+    if function is None:
+        return lambda: None
+    watched = model.train_function = _Watched(function, around)
+
+    def undo() -> None:
+        if model.train_function is watched:
+            model.train_function = function
+
+    return undo

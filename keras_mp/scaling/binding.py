@@ -50,12 +50,14 @@ class Binding:
     def model(self) -> Any:
         return self._model()
 
-    def loss_tracker(self) -> list[Any]:
-        """The variables of the running mean of the loss that ``compile`` made; [] without one."""
+    def loss_trackers(self) -> list[tuple[Any, Any]]:
+        """(total, count) of the running means of the loss that ``compile`` made: the loss' first,
+        then each output's; [] without them."""
         model = self.model
         if model is None or not getattr(model, "compiled", False):
             return []
-        metrics = model.metrics
-        if metrics and metrics[0].name == "loss" and isinstance(metrics[0], keras.metrics.Mean):
-            return list(metrics[0].variables)
-        return []
+        first = model.metrics[:1]
+        if not first or first[0].name != "loss" or not isinstance(first[0], keras.metrics.Mean):
+            return []
+        means = [first[0], *_keras_internals.output_loss_trackers(model)]
+        return [tuple(mean.variables) for mean in means if isinstance(mean, keras.metrics.Mean)]

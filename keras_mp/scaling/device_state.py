@@ -10,7 +10,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_mp.scaling.ring import STEP_SPLIT
+from keras_mp.scaling.ring import LOSS_FINITE, LOSS_NOT_FINITE, LOSS_NOT_SEEN, STEP_SPLIT
 from keras_mp.scaling.state import COUNTER_MAX, ScaleConfig, ScaleState
 
 # The rows of the counters variable.
@@ -130,7 +130,9 @@ def advance(values: Values, finite: Any, updated: Any, config: ScaleConfig) -> V
     )
 
 
-def ring_row(before: Values, after: Values, finite: Any, loss: Any, norms: Any) -> Any:
+def ring_row(
+    before: Values, after: Values, finite: Any, loss: Any, norms: Any, seen: Any = None
+) -> Any:
     """One row of the ring (see ``ring``): float32, shape (COLUMNS + variables,).
 
     Args:
@@ -138,13 +140,15 @@ def ring_row(before: Values, after: Values, finite: Any, loss: Any, norms: Any) 
         finite: bool tensor, shape ().
         loss: Unscaled loss, shape (), or None where it was not seen.
         norms: float32, shape (variables,): norms of the scaled gradients; or None.
+        seen: What is known of the loss, as ``ring`` codes it. Defaults to whether it is finite.
     """
     step = steps_done(after.counters)
     if loss is None:
-        loss, loss_finite = np.float32(0), np.float32(-1)
+        loss, seen = np.float32(0), LOSS_NOT_SEEN
     else:
         loss = ops.cast(loss, "float32")
-        loss_finite = ops.cast(ops.isfinite(loss), "float32")
+        if seen is None:
+            seen = ops.where(ops.isfinite(loss), LOSS_FINITE, LOSS_NOT_FINITE)
     head = [
         step % STEP_SPLIT,
         step // STEP_SPLIT,
@@ -152,7 +156,7 @@ def ring_row(before: Values, after: Values, finite: Any, loss: Any, norms: Any) 
         after.scale,
         finite,
         loss,
-        loss_finite,
+        seen,
         after.good_steps,
     ]
     row = ops.stack([ops.cast(value, "float32") for value in head])

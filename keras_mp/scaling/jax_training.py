@@ -119,7 +119,16 @@ def _train_step(model: Any, optimizer: LossScaleOptimizer, state: Any, data: Any
         )
     ]
     # What the loss updated on its way: the mean loss of each output.
-    metrics = keep(ops.isfinite(loss), new_metrics, metrics)
+    parts = {
+        id(variable): i
+        for mean in _keras_internals.output_loss_trackers(model)
+        for i, variable in enumerate(mean.variables)
+    }
+    samples = _samples(x)
+    metrics = [
+        _spared(ops.isfinite(loss), new, old, parts.get(id(variable)) == 1, samples)
+        for variable, new, old in zip(model.metrics_variables, new_metrics, metrics, strict=True)
+    ]
     logs, metrics = _update_metrics(model, loss, x, y, y_pred, sample_weight, metrics)
     return logs, (trainable, non_trainable, optimizer_values, metrics)
 
@@ -133,12 +142,26 @@ def _update_metrics(
     mapping = list(zip(variables, values, strict=True))
     with keras.StatelessScope(state_mapping=mapping) as scope:
         if tracker is not None:
-            samples = next(leaf for leaf in keras.tree.flatten(x) if leaf is not None).shape[0]
+            samples, finite = _samples(x), ops.isfinite(loss)
             before = [v.value for v in tracker.variables]
             tracker.update_state(loss, sample_weight=samples)
-            after = keep(ops.isfinite(loss), [v.value for v in tracker.variables], before)
-            for variable, value in zip(tracker.variables, after, strict=True):
-                variable.assign(value)
+            for i, variable in enumerate(tracker.variables):
+                variable.assign(_spared(finite, variable.value, before[i], i == 1, samples))
         logs = model.compute_metrics(x, y, y_pred, sample_weight)
     new = [scope.get_current_value(v) for v in variables]
     return logs, [old if n is None else n for n, old in zip(new, values, strict=True)]
+
+
+def _spared(finite: Any, new: Any, old: Any, is_count: bool, samples: int) -> Any:
+    """A mean's sum or count after a loss that may not be finite. While no loss was, the count is
+    NaN, so that an epoch without any shows NaN and not the 0 of an empty mean."""
+    if new is old:
+        return new
+    if is_count:
+        new = ops.where(ops.isnan(new), ops.cast(samples, new.dtype), new)
+        old = ops.where(ops.equal(old, 0), float("nan"), old)
+    return ops.where(finite, new, old)
+
+
+def _samples(x: Any) -> int:
+    return next(leaf for leaf in keras.tree.flatten(x) if leaf is not None).shape[0]

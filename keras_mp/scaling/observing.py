@@ -9,6 +9,7 @@ import numpy as np
 from keras import ops
 
 from keras_mp.scaling.attribution import Attribution, attribute
+from keras_mp.scaling.binding import computes_in_float16
 from keras_mp.scaling.report import OverflowReport, overflow_report
 from keras_mp.scaling.ring import StepRow, decode
 
@@ -24,6 +25,8 @@ class TellsTheHost:
     _headroom_every: int
     _distances: dict[int, int]
     _trainable_variables: list[Any]
+    _binding: Any
+    _bind_later: bool
     config: Any
 
     @property
@@ -31,8 +34,13 @@ class TellsTheHost:
         """The loss scale of the next step. Reads the device."""
         object.__setattr__(self, "_scaled", True)  # whoever asks may scale by hand
         if self._state is None:
-            return self.config.initial_scale
+            return self._first_scale()
         return float(ops.convert_to_numpy(self._state.scale))
+
+    def _first_scale(self) -> float:
+        """The scale before the optimizer is built: the one that it will have when it is."""
+        model = None if self._binding is None or self._bind_later else self._binding.model
+        return self.config.initial_scale if model is None or computes_in_float16(model) else 1.0
 
     @property
     def skipped_steps(self) -> int:
@@ -75,8 +83,9 @@ class TellsTheHost:
         return [getattr(v, "path", v.name) for v in self._trainable_variables]
 
     def describe(self, row: StepRow) -> Attribution:
-        """Which variables made a step overflow, the layer nearest the loss, and the origin."""
-        return attribute(row, self.variable_paths, self._distances)
+        """Which variables made a step overflow, the layer to blame, and the origin."""
+        places = () if self._kernel is None else self._kernel.places
+        return attribute(row, self.variable_paths, self._distances, places)
 
     def measure_headroom(self, every: int = 100) -> None:
         """Measure, every so many steps, how far each variable's scaled gradient is from 65504.

@@ -127,6 +127,8 @@ class LossScaleOptimizer(
         object.__setattr__(self, "_waiting", checkpoint.Waiting())
         object.__setattr__(self, "_binding", None)
         object.__setattr__(self, "_scaled", False)
+        object.__setattr__(self, "_in_flight", False)
+        object.__setattr__(self, "_bind_later", False)
         object.__setattr__(self, "_warned", set())
         object.__setattr__(self, "scaler_state", checkpoint.ScalerState(self))
         checkpoint.take_over(self, given)
@@ -161,7 +163,7 @@ class LossScaleOptimizer(
         if self._headroom_every:
             self._kernel.measure_headroom(self._headroom_every)
         self.built = True
-        if self._binding is not None:
+        if self._binding is not None and not self._bind_later:
             self._take_binding()
         checkpoint.finish_build(self)
 
@@ -189,7 +191,11 @@ class LossScaleOptimizer(
             self.refresh()  # compiled again, perhaps: its loss tracker is another one then
             return
         object.__setattr__(self, "_binding", Binding(model))
-        if self.built:
+        if self._in_flight:
+            # Gradients of a loss that was scaled before are on their way here: the scale must stay
+            # what it was for them.
+            object.__setattr__(self, "_bind_later", True)
+        elif self.built:
             self._take_binding()
 
     def _take_binding(self) -> None:
@@ -213,8 +219,11 @@ class LossScaleOptimizer(
         """The loss multiplied by the current scale (a scalar tensor of the loss' dtype)."""
         object.__setattr__(self, "_scaled", True)
         if self._state is None:
-            return ops.multiply(loss, self.config.initial_scale)
-        return self._kernel.scale_loss(loss)
+            object.__setattr__(self, "_in_flight", True)
+            return ops.multiply(loss, self._first_scale())
+        scaled = self._kernel.scale_loss(loss)
+        object.__setattr__(self, "_in_flight", not self._kernel.is_tracing())
+        return scaled
 
     def apply(self, grads: Any, trainable_variables: Any = None) -> None:
         """Unscale the gradients and update the variables; skip the step if one is not finite.
@@ -256,10 +265,14 @@ class LossScaleOptimizer(
         masters = self._masters
         if masters is None:
             self._kernel.apply(grads, variables)
-            return
-        masters.before()
-        self._kernel.apply(masters.gradients(grads, variables), masters.targets_of(variables))
-        masters.after()
+        else:
+            masters.before()
+            self._kernel.apply(masters.gradients(grads, variables), masters.targets_of(variables))
+            masters.after()
+        object.__setattr__(self, "_in_flight", False)
+        if self._bind_later:
+            object.__setattr__(self, "_bind_later", False)
+            self._take_binding()
 
     def _check_scaled(self) -> None:
         """Say it once when a step comes without ``scale_loss``: it would be divided for nothing."""

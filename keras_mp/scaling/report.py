@@ -33,7 +33,7 @@ class OverflowReport:
 
     @property
     def layer(self) -> str | None:
-        """The layer to blame for the last overflow: of those hit, the one nearest the loss."""
+        """The layer to blame for the last overflow (see ``Attribution``)."""
         return None if self.last is None else self.last.layer
 
     @property

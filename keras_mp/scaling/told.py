@@ -4,6 +4,7 @@ import math
 import warnings
 from collections.abc import Callable
 
+from keras_mp.scaling.attribution import INPUTS
 from keras_mp.scaling.state import ScaleConfig, exhausted
 
 # A fresh scale of 2**15 that meets one bad layer needs about 15 skips to find its level; 20 in a
@@ -68,6 +69,8 @@ class Teller:
 
     def _blame(self) -> str:
         layer = self.layer()
+        if layer == INPUTS:
+            return "The batch itself was not finite."
         return f"The layer to blame is {layer!r}." if layer else "No layer could be named."
 
     def _say(self, what: str, message: str) -> None:

@@ -29,7 +29,8 @@ OWN = 4  # the scaler's variables come first in optimizer.variables
 class Kernel:
     """The base of a backend's kernel.
 
-    A subclass gives ``apply``, ``stateless_apply``, ``allocate_ring`` and ``read_ring``.
+    A subclass gives ``is_tracing``, ``apply``, ``stateless_apply``, ``allocate_ring`` and
+    ``read_ring``.
 
     Args:
         optimizer: The built LossScaleOptimizer. Kernels keep no list of its variables that Keras
@@ -45,6 +46,7 @@ class Kernel:
         self.overflows = np.zeros((3, len(optimizer._trainable_variables)), np.int64)
         self.loss: Any = None  # the unscaled loss of the step under way, where it was seen
         self.last_overflow: StepRow | None = None
+        self.places: list[str] = []  # layers that a forward pass can overflow in
         self.run_before = 0  # consecutive skips up to the last row that was counted
         self.teller = Teller(self.config, self._layer_to_blame)
 
@@ -52,6 +54,10 @@ class Kernel:
     def carried(self) -> list[Any]:
         """Variables that must travel in ``optimizer.variables`` though no checkpoint holds them."""
         return []
+
+    def is_tracing(self) -> bool:
+        """Whether what is called now is being traced or compiled, and not run."""
+        raise NotImplementedError
 
     def scale_loss(self, loss: Any) -> Any:
         self.loss = loss
@@ -104,8 +110,18 @@ class Kernel:
         """[3, variables]: how often, first step, last step a gradient was not finite."""
         return self.overflows
 
+    def place_of(self, layer: str) -> int:
+        """Index of a layer in ``places``; it never changes, whoever else is added."""
+        if layer not in self.places:
+            self.places.append(layer)
+        return self.places.index(layer)
+
     def note_overflow(
-        self, step: int, nonfinite: tuple[int, ...], loss_finite: bool | None
+        self,
+        step: int,
+        nonfinite: tuple[int, ...],
+        loss_finite: bool | None,
+        place: int | None = None,
     ) -> None:
         """Count one skipped step."""
         for i in nonfinite:
@@ -121,6 +137,7 @@ class Kernel:
             good_steps=0,
             grad_norm=None,
             nonfinite=nonfinite,
+            place=place,
         )
 
     def _layer_to_blame(self) -> str | None:

@@ -125,6 +125,9 @@ class JaxKernel(Kernel):
 
     # The step.
 
+    def is_tracing(self) -> bool:
+        return isinstance(ops.convert_to_tensor(self.state.scale), jax.core.Tracer)
+
     def scale_loss(self, loss: Any) -> Any:
         # Under jax.grad the loss is a tracer, which must not outlive it. Who knows the loss outside
         # (GuardedTrainStep) hands it to ``observe_loss``.

@@ -11,13 +11,26 @@ import numpy as np
 import tensorflow as tf
 
 from keras_mp import _keras_internals
+from keras_mp.scaling.attribution import layer_path, path_of
 from keras_mp.scaling.device_state import APPLIED, SKIPPED, Values
 from keras_mp.scaling.kernels import tensorflow_check as check
 from keras_mp.scaling.kernels import tensorflow_replicas as strategies
 from keras_mp.scaling.kernels.common import Kernel
 from keras_mp.scaling.kernels.tensorflow_control import either, in_python
+from keras_mp.scaling.kernels.tensorflow_forward import (
+    Output,
+    SeenLoss,
+    code_of,
+    layer_outputs,
+    where_not_finite,
+)
 from keras_mp.scaling.kernels.tensorflow_fused import fused_update_for
-from keras_mp.scaling.kernels.tensorflow_graph import belongs_here, in_xla, inspect_graph
+from keras_mp.scaling.kernels.tensorflow_graph import (
+    belongs_here,
+    captured,
+    in_xla,
+    inspect_graph,
+)
 from keras_mp.scaling.kernels.tensorflow_guard import LossGuard, TensorFlowGuard
 from keras_mp.scaling.kernels.tensorflow_log import TensorFlowLog
 from keras_mp.scaling.kernels.tensorflow_told import TensorFlowTold
@@ -46,28 +59,47 @@ class TensorFlowKernel(Kernel):
         self.bind_after: Any = None  # the graph in whose trace binding had to wait
         self.thread = threading.local()  # replicas are traced in threads of their own
 
+    def is_tracing(self) -> bool:
+        return not tf.executing_eagerly()
+
     # The loss.
 
     @tf.autograph.experimental.do_not_convert
     def scale_loss(self, loss: Any) -> Any:
         loss = tf.convert_to_tensor(loss)
-        if tf.is_symbolic_tensor(loss):
-            self._inspect(loss)
+        outputs = self._inspect(loss) if tf.is_symbolic_tensor(loss) else []
         if not strategies.replicas():
             self._tell_optimizer()
         # The gradients of a loss that is no scalar are those of its sum.
-        self.thread.loss = seen = loss if loss.shape.rank == 0 else tf.reduce_sum(loss)
+        seen = loss if loss.shape.rank == 0 else tf.reduce_sum(loss)
+        self.thread.loss = SeenLoss(seen)
+        if outputs:
+            places = [self.place_of(o.layer) for o in outputs]
+            self.thread.loss = SeenLoss(seen, where_not_finite(seen, outputs), places)
         if self.loss_guard is not None:
             count = max(strategies.replicas(), 1)
-            self.loss_guard.settle(self.binding.loss_tracker(), seen * tf.cast(count, seen.dtype))
+            self.loss_guard.settle(self.binding.loss_trackers(), seen * tf.cast(count, seen.dtype))
         return loss * tf.cast(tf.convert_to_tensor(self.state.scale), loss.dtype)
 
-    def _inspect(self, loss: Any) -> None:
+    def _inspect(self, loss: Any) -> list[Output]:
+        """Learn what the loss' graph tells; returns the outputs of the layers in it."""
         variables = [getattr(v, "value", v) for v in self.optimizer._trainable_variables]
-        half, distances = inspect_graph(loss, variables)
-        self.learnt = loss, distances
+        seen = inspect_graph(loss, variables)
+        self.learnt = loss, seen.distances
         # A loss without float16 beside one with it: the scale is for both.
-        self.half = self.half or half
+        self.half = self.half or seen.half
+        if not self.optimizer.attribution:
+            return []
+        paths = self.optimizer.variable_paths
+        binding = self.optimizer._binding
+        model = None if binding is None else binding.model
+        layers = [] if model is None else map(path_of, _keras_internals.flatten_layers(model))
+        inside = captured(loss.graph, variables)
+        return layer_outputs(
+            seen.ops,
+            list(layers) or [layer_path(path) for path in paths],
+            {id(tensor): paths[i] for i, tensor in inside.items()},
+        )
 
     def _tell_optimizer(self) -> None:
         """Hand on what the loss' graph told; under a strategy not from inside a replica."""
@@ -82,10 +114,10 @@ class TensorFlowKernel(Kernel):
         with tf.init_scope():
             self.optimizer._saw_graph(half, distances)
 
-    def _take_loss(self) -> Any:
+    def _take_loss(self) -> SeenLoss | None:
         loss = getattr(self.thread, "loss", None)
         self.thread.loss = None
-        return loss if loss is not None and belongs_here(loss) else None
+        return loss if loss is not None and belongs_here(loss.value) else None
 
     # The step.
 
@@ -187,10 +219,11 @@ class TensorFlowKernel(Kernel):
         present = [g for g in unscaled if g is not None]
         # The sum over replicas of finite gradients must be finite too.
         flags = check.finite_flags(present, strategies.replicas())
-        bad, loss = strategies.agreed(flags, self._take_loss())
+        seen = self._take_loss() or SeenLoss(None)
+        bad, loss, forward = strategies.agreed(tf.logical_not(flags), seen.value, seen.flags)
         places = self._places(grads, variables)
 
-        def all_together(unscaled: list[Any], bad: Any, loss: Any) -> None:
+        def all_together(unscaled: list[Any], bad: Any, loss: Any, forward: Any) -> None:
             self._tell_optimizer()
             nonfinite = strategies.summed(bad) > 0
             nonfinite = self._spread(nonfinite, places, False)
@@ -203,11 +236,14 @@ class TensorFlowKernel(Kernel):
                 strategies.on_each_replica(self.inner.apply, unscaled, variables)
                 self._keep()
 
-            loss = None if loss is None else strategies.summed(loss)
-            either(finite, step, lambda: self._skip(before, nonfinite, loss, old))
-            self._finish(before, finite, updated, loss, None, nonfinite)
+            all_seen = None
+            if loss is not None:
+                where = None if forward is None else strategies.summed(forward) > 0
+                all_seen = SeenLoss(strategies.summed(loss), where, seen.places)
+            either(finite, step, lambda: self._skip(before, nonfinite, all_seen, old))
+            self._finish(before, finite, updated, all_seen, None, nonfinite)
 
-        strategies.together(all_together, unscaled=unscaled, bad=bad, loss=loss)
+        strategies.together(all_together, unscaled=unscaled, bad=bad, loss=loss, forward=forward)
 
     def _values(self) -> Values:
         """The state as tensors: a strategy's variables would be read only where they are used."""
@@ -218,29 +254,29 @@ class TensorFlowKernel(Kernel):
         if self.guard is not None:
             self.guard.keep()
 
-    def _skip(self, before: Values, nonfinite: Any, loss: Any, old: list[Any]) -> None:
+    def _skip(self, before: Values, nonfinite: Any, loss: SeenLoss | None, old: list[Any]) -> None:
         if self.guard is not None:
             self.guard.restore(old)
-        self.log.count(nonfinite, before, loss)
+        self.log.count(nonfinite, before, code_of(loss))
 
     def _finish(
         self,
         before: Values,
         finite: Any,
         updated: Any,
-        loss: Any,
+        loss: SeenLoss | None,
         norms: Any,
         nonfinite: Any,
     ) -> None:
         after = self.advance(before, finite, updated)
-        self.log.write(before, after, finite, loss, norms, nonfinite)
+        seen, value = code_of(loss), None if loss is None else loss.value
+        self.log.write(before, after, finite, value, seen, norms, nonfinite)
         for variable, value in zip(self.state.variables, after, strict=True):
             if value is not before.limits:
                 strategies.assign(variable.value, value)
-        loss_finite = None if loss is None else tf.math.is_finite(loss)
         if not in_xla():
             after = self._values()  # once more: what is said comes after the state was written
-            self.told.from_graph(before, after, loss_finite, nonfinite)
+            self.told.from_graph(before, after, seen, nonfinite)
 
     def _places(self, grads: list[Any], variables: list[Any]) -> list[int]:
         """Position among the optimizer's variables of each gradient that there is."""

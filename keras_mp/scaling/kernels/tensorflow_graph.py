@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
@@ -61,15 +62,26 @@ def belongs_here(tensor: Any) -> bool:
     return tf.is_symbolic_tensor(tensor) and any(tensor.graph is g for g in _graphs())
 
 
-def inspect_graph(loss: Any, variables: Sequence[Any]) -> tuple[bool | None, dict[int, int]]:
+@dataclass(frozen=True)
+class Seen:
+    """What the graph of a loss told.
+
+    Attributes:
+        half: Whether an operation computes in float16; None where no variable has a part.
+        distances: The operations between each variable (by position) and the loss, the fewest way.
+        ops: The operations that it is computed with.
+    """
+
+    half: bool | None
+    distances: dict[int, int]
+    ops: set[Any]
+
+
+def inspect_graph(loss: Any, variables: Sequence[Any]) -> Seen:
     """Walk from the loss to the variables, once a trace.
 
     Args:
         loss: Symbolic tensor. variables: The trainable variables (``tf.Variable`` or Keras').
-
-    Returns:
-        (whether an operation computes in float16, distances): the operations between each variable
-        (by position) and the loss, the fewest way.
     """
     index = {id(inside): i for i, inside in captured(loss.graph, variables).items()}
     half, hidden = loss.dtype == tf.float16, False
@@ -88,7 +100,7 @@ def inspect_graph(loss: Any, variables: Sequence[Any]) -> tuple[bool | None, dic
     if hidden and not half:
         half = _functions_compute_in_half(loss.graph)
     # A loss that no variable has a part in is none that is trained on.
-    return (half if half or distances else None), distances
+    return Seen(half if half or distances else None, distances, seen)
 
 
 def captured(graph: Any, variables: Sequence[Any]) -> dict[int, Any]:

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from keras_mp.scaling.kernels.tensorflow_graph import values_before
@@ -66,29 +67,37 @@ class TensorFlowGuard:
 
 
 class LossGuard:
-    """The loss tracker's sum and count, which losses that are not finite do not enter.
+    """The sums and counts of the mean losses, which losses that are not finite do not enter.
 
     An epoch without any finite loss shows NaN, and not the 0 of an empty mean.
     """
 
     def __init__(self) -> None:
-        self.values: list[Any] = []  # eager: sum and count after the last loss
+        self.values: list[Any] = []  # eager: sums and counts after the last loss
 
-    def settle(self, tracker: list[Any], loss: Any) -> None:
-        """After the tracker was updated with a loss, in the context of a replica.
+    def settle(self, trackers: list[tuple[Any, Any]], loss: Any) -> None:
+        """After the trackers were updated with a loss, in the context of a replica.
 
         Args:
-            tracker: The sum and the count.
-            loss: What the tracker was given; shape ().
+            trackers: (sum, count) of the whole loss, then of each output's own.
+            loss: What the first was given; shape ().
         """
-        if len(tracker) != 2:
-            return
-        total, count = (_native(v) for v in tracker)
-        before = self._before(total, count)
-        if before is None:
+        variables = [_native(v) for pair in trackers for v in pair]
+        before = self._before(variables) if variables else [None]
+        if any(value is None for value in before):
             return
         finite = tf.math.is_finite(loss)
-        total_before, count_before = before
+        weight = self._settle_whole(variables[0], variables[1], before[0], before[1], loss, finite)
+        for i in range(2, len(variables), 2):
+            self._settle_part(*variables[i : i + 2], *before[i : i + 2], weight, finite)
+        if tf.executing_eagerly():
+            self.values = [v.read_value() for v in variables]
+
+    @staticmethod
+    def _settle_whole(
+        total: Any, count: Any, total_before: Any, count_before: Any, loss: Any, finite: Any
+    ) -> Any:
+        """Returns what the count grew by."""
         new_total, new_count = total.read_value(), count.read_value()
         weight = new_count - count_before
         # Losses that were not finite stay in as long as there is nothing else.
@@ -102,17 +111,27 @@ class LossGuard:
             tf.where(go_back, total_before, tf.where(start_over, alone, new_total)),
         )
         count.assign(tf.where(go_back, count_before, tf.where(start_over, weight, new_count)))
-        if tf.executing_eagerly():
-            self.values = [total.read_value(), count.read_value()]
+        return weight
 
-    def _before(self, total: Any, count: Any) -> list[Any] | None:
+    @staticmethod
+    def _settle_part(
+        total: Any, count: Any, total_before: Any, count_before: Any, weight: Any, finite: Any
+    ) -> None:
+        """What one output added is not known: as long as nothing was finite, the sum stays 0 and
+        the count is NaN."""
+        nothing_yet = tf.logical_or(tf.equal(count_before, 0), tf.math.is_nan(count_before))
+        new_count = tf.where(nothing_yet, tf.cast(weight, count.dtype), count.read_value())
+        old_count = tf.where(nothing_yet, tf.cast(np.nan, count.dtype), count_before)
+        total.assign(tf.where(finite, total.read_value(), total_before))
+        count.assign(tf.where(finite, new_count, old_count))
+
+    def _before(self, variables: list[Any]) -> list[Any | None]:
         if not tf.executing_eagerly():
-            found = values_before([total, count])
-            return None if any(value is None for value in found) else found
-        zeros = [tf.zeros_like(total), tf.zeros_like(count)]
+            return values_before(variables)
         # A count that has not grown was reset in between.
-        grown = self.values and bool(count > self.values[1])
-        return self.values if grown else zeros
+        if len(self.values) == len(variables) and bool(variables[1] > self.values[1]):
+            return list(self.values)
+        return [tf.zeros_like(v) for v in variables]
 
 
 def _variable(value: Any) -> Any:

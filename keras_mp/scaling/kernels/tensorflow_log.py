@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from keras_mp.scaling.device_state import APPLIED, SKIPPED, Values, ring_row
 from keras_mp.scaling.kernels.tensorflow_replicas import assign, first_replica, update
-from keras_mp.scaling.ring import COLUMNS
+from keras_mp.scaling.ring import COLUMNS, LOSS_NOT_SEEN
 
 
 class TensorFlowLog:
@@ -24,8 +24,8 @@ class TensorFlowLog:
         self.counts: Any = None
         if attribution:
             with tf.init_scope():
-                # One more column for the last overflow itself: whether the loss was finite (as in
-                # the ring: 1, 0, or -1 for not seen), unused, its step.
+                # One more column for the last overflow itself: what is known of its loss (as the
+                # ring codes it), unused, its step.
                 self.counts = tf.Variable(tf.zeros((3, variables + 1), tf.int32), trainable=False)
 
     def allocate(self, rows: int) -> None:
@@ -43,22 +43,21 @@ class TensorFlowLog:
         """[rows, columns]; one copy from the device."""
         return None if self.ring is None else np.asarray(first_replica(self.ring).numpy())
 
-    def read_counts(self) -> tuple[np.ndarray, int, bool | None]:
+    def read_counts(self) -> tuple[np.ndarray, int, int]:
         """([3, variables]: how often, first step, last step a gradient was not finite; step of the
-        last overflow, 0 without one; whether its loss was finite, None where it was not seen)."""
+        last overflow, 0 without one; what is known of its loss, as the ring codes it)."""
         if self.counts is None:
-            return np.zeros((3, 0), np.int64), 0, None
+            return np.zeros((3, 0), np.int64), 0, LOSS_NOT_SEEN
         counts = np.asarray(first_replica(self.counts).numpy(), np.int64)
-        seen = int(counts[0, -1])
-        return counts[:, :-1], int(counts[2, -1]), None if seen < 0 else bool(seen)
+        return counts[:, :-1], int(counts[2, -1]), int(counts[0, -1])
 
-    def count(self, nonfinite: Any, before: Values, loss: Any) -> None:
+    def count(self, nonfinite: Any, before: Values, seen: Any) -> None:
         """A step was skipped.
 
         Args:
             nonfinite: bool, shape (variables,): those to blame.
             before: The state before it.
-            loss: Its loss, shape (), or None.
+            seen: What is known of its loss, int32, shape (), as ``ring`` codes it.
         """
         if self.counts is None:
             return
@@ -67,19 +66,25 @@ class TensorFlowLog:
         times += tf.cast(nonfinite, tf.int32)
         first = tf.where(tf.logical_and(nonfinite, tf.equal(first, 0)), step, first)
         last = tf.where(nonfinite, step, last)
-        seen = tf.constant(-1) if loss is None else tf.cast(tf.math.is_finite(loss), tf.int32)
         newest = tf.stack([seen, tf.constant(0), step])[:, None]
         assign(self.counts, tf.concat([tf.stack([times, first, last]), newest], axis=1))
 
     def write(
-        self, before: Values, after: Values, finite: Any, loss: Any, norms: Any, nonfinite: Any
+        self,
+        before: Values,
+        after: Values,
+        finite: Any,
+        loss: Any,
+        seen: Any,
+        norms: Any,
+        nonfinite: Any,
     ) -> None:
         """A step's row.
 
         Args:
             before, after: The state around it.
             finite: bool, shape ().
-            loss: Unscaled, shape (); or None.
+            loss: Unscaled, shape (); or None. seen: What is known of it, as ``ring`` codes it.
             norms: Of the unscaled gradients, float32, shape (variables,); or None.
             nonfinite: bool, shape (variables,).
         """
@@ -89,12 +94,12 @@ class TensorFlowLog:
         if self.width:
             # A norm that was not measured is NaN; one of a finite gradient in a skipped step is a
             # number, whatever its size.
-            seen = tf.fill([self.width], np.float32(np.nan)) if norms is None else norms
-            scaled = seen * before.scale
+            norms = tf.fill([self.width], np.float32(np.nan)) if norms is None else norms
+            scaled = norms * before.scale
             known = tf.where(tf.math.is_finite(scaled), scaled, tf.float32.max)
             skipped = tf.where(nonfinite, np.float32(np.nan), known)
             columns = tf.where(finite, scaled, skipped)
-        row = ring_row(before, after, finite, loss, columns)
+        row = ring_row(before, after, finite, loss, columns, seen)
         step = after.counters[SKIPPED] + after.counters[APPLIED]
         slot = tf.reshape(step % self.ring.shape[0], [1, 1])
         update(self.ring, lambda v, i, x: v.scatter_nd_update(i, x), slot, row[None])

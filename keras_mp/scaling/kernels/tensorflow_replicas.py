@@ -60,25 +60,25 @@ def meets_here() -> bool:
     return merges() and isinstance(tf.distribute.get_strategy(), tf.distribute.MirroredStrategy)
 
 
-def agreed(flags: Any, loss: Any) -> tuple[Any, Any]:
-    """Flags and loss over all replicas, once ``summed`` was called; one reduction at the most.
+def agreed(*parts: Any) -> list[Any]:
+    """Sums over all replicas, once ``summed`` was called; one reduction at the most.
 
     In the context of a replica.
 
     Args:
-        flags: bool, shape (n,): of this replica. loss: This replica's part of it, or None.
+        parts: Of this replica: a tensor of any shape and dtype each, or None.
 
     Returns:
-        (float32, shape (n,): how many replicas found each flag false; float32: the sum of the
-        losses, or None).
+        Each part's sum, float32, of the same shape; None for None.
     """
-    message = tf.cast(tf.logical_not(flags), tf.float32)
-    if loss is not None:
-        message = tf.concat([message, tf.reshape(tf.cast(loss, tf.float32), [1])], 0)
+    there = [tf.cast(part, tf.float32) for part in parts if part is not None]
+    message = tf.concat([tf.reshape(part, [-1]) for part in there], 0)
     if not meets_here():
         context = tf.distribute.get_replica_context()
         message = context.all_reduce(tf.distribute.ReduceOp.SUM, message)
-    return (message, None) if loss is None else (message[:-1], message[-1])
+    pieces = iter(tf.split(message, [part.shape.num_elements() for part in there]))
+    shapes = [None if part is None else part.shape for part in parts]
+    return [None if shape is None else tf.reshape(next(pieces), shape) for shape in shapes]
 
 
 def together(fn: Callable[..., None], **per_replica: Any) -> None:

@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from keras_mp.scaling.device_state import APPLIED, CONSECUTIVE_SKIPS, SKIPPED, Values
 from keras_mp.scaling.kernels.tensorflow_control import either, in_python
+from keras_mp.scaling.ring import decode_seen
 from keras_mp.scaling.told import LONG_RUN
 
 
@@ -18,12 +19,12 @@ class TensorFlowTold:
         self.kernel = kernel
         self.run = 0  # the longest run of skips that was heard of
 
-    def from_graph(self, before: Values, after: Values, loss_finite: Any, nonfinite: Any) -> None:
+    def from_graph(self, before: Values, after: Values, seen: Any, nonfinite: Any) -> None:
         """Call Python from the graph, but only when there is something to say. Not under XLA.
 
         Args:
             before, after: The state around the step.
-            loss_finite: bool, shape (), or None where the loss was not seen.
+            seen: int32, shape (): what is known of the loss, as ``ring`` codes it.
             nonfinite: bool, shape (variables,).
         """
         config = self.kernel.config
@@ -32,12 +33,10 @@ class TensorFlowTold:
         if config.on_exhausted != "continue":
             floor = tf.logical_or(not config.dynamic, before.scale <= after.limits[0])
             loud = tf.logical_or(loud, tf.logical_and(floor, run >= config.exhausted_after))
-        seen = tf.constant(True) if loss_finite is None else loss_finite
         step = after.counters[SKIPPED] + after.counters[APPLIED]
 
         def hear(scale: Any, run: Any, limits: Any, step: Any, seen: Any, nonfinite: Any) -> None:
-            finite = None if loss_finite is None else bool(seen)
-            self._note(int(step), finite, np.asarray(nonfinite))
+            self._note(int(step), int(seen), np.asarray(nonfinite))
             self._say(float(scale), int(run), np.asarray(limits))
 
         arguments = [before.scale, run, after.limits, step, seen, nonfinite]
@@ -46,15 +45,15 @@ class TensorFlowTold:
     def look(self) -> None:
         """The host looks at the state itself: under XLA nobody else says what must be said."""
         kernel = self.kernel
-        counts, step, loss_finite = kernel.log.read_counts()
+        counts, step, seen = kernel.log.read_counts()
         if step:
-            self._note(step, loss_finite, counts[2] == step)
+            self._note(step, seen, counts[2] == step)
         state = kernel.state.read()
         self._say(state.scale, state.consecutive_skips, kernel.state.limits.numpy())
 
-    def _note(self, step: int, loss_finite: bool | None, nonfinite: np.ndarray) -> None:
+    def _note(self, step: int, seen: int, nonfinite: np.ndarray) -> None:
         indices = tuple(int(i) for i in np.flatnonzero(nonfinite))
-        self.kernel.note_overflow(step, indices, loss_finite)
+        self.kernel.note_overflow(step, indices, *decode_seen(seen))
 
     def _say(self, scale: float, run: int, limits: np.ndarray) -> None:
         teller, config = self.kernel.teller, self.kernel.config

@@ -6,11 +6,13 @@ from typing import Any
 
 import numpy as np
 import torch
+from keras import tree
 
 from keras_mp import _keras_internals
 from keras_mp.scaling.device_state import Values
 from keras_mp.scaling.kernels.common import OWN, Kernel, keep_overwrites
 from keras_mp.scaling.kernels.torch_distributed import agree
+from keras_mp.scaling.kernels.torch_forward import ForwardWatch
 from keras_mp.scaling.kernels.torch_fused import (
     FusedUpdate,
     fused_update_for,
@@ -19,7 +21,7 @@ from keras_mp.scaling.kernels.torch_fused import (
 )
 from keras_mp.scaling.kernels.torch_general import unscale_and_check
 from keras_mp.scaling.kernels.torch_graph import inspect_graph
-from keras_mp.scaling.kernels.torch_guard import TorchGuard
+from keras_mp.scaling.kernels.torch_guard import TorchGuard, TorchLossGuard
 from keras_mp.scaling.kernels.torch_ring import TorchRing
 from keras_mp.scaling.kernels.torch_select import select_apply
 from keras_mp.scaling.kernels.torch_state import APPLIED, RUN, SKIPPED, TorchState
@@ -27,6 +29,8 @@ from keras_mp.scaling.ring import decode
 
 # On an accelerator a look at the state waits for the device: this many steps apart.
 LOOK_EVERY = 256
+# After a loss overflowed there, this many further steps are read, to name the layer of the next.
+WATCH_FORWARD = 4 * LOOK_EVERY
 
 
 _GRAD = operator.attrgetter("grad")
@@ -51,11 +55,16 @@ class TorchKernel(Kernel):
         self.fused: FusedUpdate | None = None
         self.ring: TorchRing | None = None
         self.guard: TorchGuard | None = None
-        self.loss_guard: TorchGuard | None = None
-        self.tracker_ids: list[int] = []
+        self.loss_guard: TorchLossGuard | None = None
+        self.trackers: list[Any] = []  # whose sums and counts the loss guard spares
         self.binding: Any = None
         self.hook: Any = None
-        self.inspected = False
+        self.forward: ForwardWatch | None = None
+        self.watch_until = 0
+        self.place: int | None = None
+        self.losses = 0  # scaled so far
+        self.half: bool | None = False  # float16 was seen in some loss' graph
+        self.told_half: bool | None = None
         self.plain_sgd = is_plain_sgd(self.inner, self.variables)
         self.counted_until = 0
         self.headroom_every = 0
@@ -66,17 +75,50 @@ class TorchKernel(Kernel):
 
     # The loss.
 
+    def is_tracing(self) -> bool:
+        return torch.compiler.is_compiling()
+
     def scale_loss(self, loss: Any) -> Any:
         compiling = torch.compiler.is_compiling()
-        if not (compiling or self.inspected) and getattr(loss, "grad_fn", None) is not None:
-            self.inspected = True
-            parameters = [v.value for v in self.optimizer._trainable_variables]
-            half, distances = inspect_graph(loss, parameters)
-            self.optimizer._saw_graph(half, distances)
+        if not compiling and getattr(loss, "grad_fn", None) is not None:
+            self._inspect(loss)
         self.loss = loss.detach()
         if self.loss_guard is not None:
             self.loss_guard.settle(torch.isfinite(self.loss))
+        if self.forward is not None and not compiling:
+            self._look_forward(self.forward)
         return loss * self.state.scale.value.to(loss.dtype)
+
+    @property
+    def watches_forward(self) -> bool:
+        """Whether a loss that overflows is traced to a layer: it costs a host read a step. So on a
+        CPU always, and on an accelerator for some time after the host saw such a loss."""
+        steps = 0 if self.linked is None else self.linked.steps
+        return self.optimizer.attribution and (not self.follow_device or steps < self.watch_until)
+
+    def _look_forward(self, forward: ForwardWatch) -> None:
+        if self.watches_forward and not bool(torch.isfinite(self.loss).all()):
+            layer = forward.first_overflow()
+            self.place = None if layer is None else self.place_of(layer)
+        forward.forget()
+
+    def _inspect(self, loss: Any) -> None:
+        """Look at a loss' graph: at the first few, for several may take turns, then ever less
+        often, since a look costs as much as a small step."""
+        self.losses += 1
+        if self.losses > 4 and self.losses & (self.losses - 1):
+            return
+        parameters = [v.value for v in self.optimizer._trainable_variables]
+        half, distances = inspect_graph(loss, parameters)
+        # A loss without float16 beside one with it: the scale is for both. None: torch cannot tell.
+        self.half = self.half or half
+        news = self.half
+        if self.optimizer._in_flight or self.half == self.told_half:
+            # Gradients of a loss that was scaled before are on their way here; or no news.
+            news = None
+        else:
+            self.told_half = self.half
+        self.optimizer._saw_graph(news, {**distances, **self.optimizer._distances})
 
     def bind(self, binding: Any, protected: list[Any]) -> None:
         model = binding.model
@@ -87,7 +129,7 @@ class TorchKernel(Kernel):
         # Weakly: the model's hooks must not keep a replaced optimizer alive.
         kernel = weakref.ref(self)
 
-        def before_forward(*_: Any) -> None:
+        def before_forward(_model: Any, inputs: Any) -> None:
             alive = kernel()
             if alive is None:
                 return
@@ -96,8 +138,15 @@ class TorchKernel(Kernel):
                     alive.take()
             else:
                 alive.refresh()
+                if alive.loss_guard is not None:
+                    alive.loss_guard.samples = _samples(inputs)
+                if alive.forward is not None:
+                    alive.forward.begin(inputs)
 
         self.hook = model.register_forward_pre_hook(before_forward)
+        if self.forward is not None:
+            self.forward.remove()
+        self.forward = ForwardWatch(model, self)
         self.refresh()
 
     def refresh(self) -> None:
@@ -107,9 +156,9 @@ class TorchKernel(Kernel):
             self._part()
         if self.guard is not None:
             self.guard.refresh()
-        tracker = [] if self.binding is None else self.binding.loss_tracker()
-        if self.loss_guard is None or [id(v) for v in tracker] != self.tracker_ids:
-            self.loss_guard, self.tracker_ids = TorchGuard(tracker), [id(v) for v in tracker]
+        trackers = [] if self.binding is None else self.binding.loss_trackers()
+        if self.loss_guard is None or trackers != self.trackers:
+            self.loss_guard, self.trackers = TorchLossGuard(trackers), trackers
         self.loss_guard.refresh()
 
     def take(self) -> None:
@@ -126,7 +175,7 @@ class TorchKernel(Kernel):
                 select_apply(self, grads, variables)
             else:
                 self._apply(grads, variables)
-            self.loss = None
+            self.loss = self.place = None
 
     def _apply(self, grads: list[Any], variables: list[Any]) -> None:
         state = self.linked or self._link()
@@ -161,7 +210,7 @@ class TorchKernel(Kernel):
             skipped = bool(state.host_integers[RUN])
             noted = self._who(grads, variables) if skipped else ()
         if ring is not None:
-            ring.write(state, self.loss, norm, norms, noted)
+            ring.write(state, self.loss, norm, norms, noted, self.place)
         if noted is not None:
             self._tell(state, scale, noted)
         elif state.steps % LOOK_EVERY == 0:
@@ -270,7 +319,9 @@ class TorchKernel(Kernel):
         for row in rows:
             run = 0 if row.finite else run + 1
             if not row.finite:
-                self.note_overflow(row.step, row.nonfinite, row.loss_finite)
+                self.note_overflow(row.step, row.nonfinite, row.loss_finite, row.place)
+                if row.loss_finite is False:
+                    self.watch_until = row.step + WATCH_FORWARD
             self.teller.check(row.scale, run, self.linked.config if self.linked else None)
         if rows:
             self.counted_until, self.run_before = rows[-1].step, run
@@ -293,7 +344,7 @@ class TorchKernel(Kernel):
         if run:
             loss_finite = None if self.loss is None else bool(torch.isfinite(self.loss))
             step = int(state.host_integers[SKIPPED]) + int(state.host_integers[APPLIED])
-            self.note_overflow(step, noted, loss_finite)
+            self.note_overflow(step, noted, loss_finite, self.place)
         if run or self.teller.said:
             self.teller.check(scale, run, state.config)
 
@@ -307,6 +358,12 @@ class TorchKernel(Kernel):
         for norm, (_, variable) in zip(measured, present, strict=True):
             norms[self.optimizer._get_variable_index(variable)] = norm
         return norms
+
+
+def _samples(inputs: Any) -> int:
+    """The size of a batch, as Keras weighs its loss."""
+    first = next((x for x in tree.flatten(inputs) if x is not None), None)
+    return first.shape[0] if getattr(first, "ndim", 0) else 1
 
 
 def _dense(grad: Any) -> Any:

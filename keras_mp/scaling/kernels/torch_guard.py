@@ -60,13 +60,43 @@ class TorchGuard:
         if torch.compiler.is_compiling():
             self._settle_compiled(ok)
             return
-        live = torch.cat(self.flat)
-        torch.where(ok, live.to(self.dtype), self.saved, out=self.saved)
+        torch.where(ok, self._cat().to(self.dtype), self.saved, out=self.saved)
         torch._foreach_copy_(self.flat, self.views)
         self._settled()
+
+    def _cat(self) -> Any:
+        return torch.cat(self.flat)
 
     def _current(self) -> tuple[int, ...]:
         return tuple(t._version for t in self.tensors)
 
     def _settled(self) -> None:
         self.versions = self._current()
+
+
+class TorchLossGuard(TorchGuard):
+    """The sums and counts of the mean losses, which losses that are not finite do not enter.
+
+    A count of 0 is kept as NaN: an epoch without any finite loss shows NaN, and not the 0 of an
+    empty mean. (Not under torch.compile, which would compile anew for each size of a batch.)
+
+    Args: trackers: (sum, count) of each mean.
+    """
+
+    def __init__(self, trackers: Sequence[tuple[Any, Any]]):
+        self.samples = 1  # in the batch under way: what a count grows by
+        super().__init__([v for part in zip(*trackers, strict=True) for v in part])
+        if self.tensors:
+            self.live = torch.cat(self.flat)
+            self.counts, self.live_counts = self.saved[len(trackers) :], self.live[len(trackers) :]
+
+    def refresh(self) -> None:
+        if self.tensors and self.versions != self._current():
+            super().refresh()
+            self.counts.masked_fill_(self.counts == 0, float("nan"))
+
+    def _cat(self) -> Any:
+        torch.cat(self.flat, out=self.live)
+        # The first finite loss has left NaN + samples.
+        torch.nan_to_num_(self.live_counts, self.samples, float("inf"))
+        return self.live

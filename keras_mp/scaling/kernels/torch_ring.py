@@ -17,11 +17,15 @@ from keras_mp.scaling.ring import (
     GOOD_STEPS,
     LOSS,
     LOSS_FINITE,
+    LOSS_NOT_FINITE,
+    LOSS_NOT_SEEN,
     NEXT_SCALE,
     SCALE,
+    SEEN,
     STEP_HIGH,
     STEP_LOW,
     STEP_SPLIT,
+    overflowed_at,
 )
 
 _HEAD = 5  # next scale, consecutive skips, good steps, loss, global norm (unscaled)
@@ -38,6 +42,7 @@ class TorchRing:
         self.unseen = torch.zeros((), device=device)
         self.steps = np.zeros(self.rows, np.int64)
         self.seen = np.zeros(self.rows, bool)
+        self.places: list[int | None] = [None] * self.rows
         self.known_scale = np.full(self.rows, np.nan)
         # Where the host sees each skip it notes the variables, and no norms are kept a variable.
         self.noted: list[tuple[int, ...] | None] = [None] * self.rows
@@ -59,6 +64,7 @@ class TorchRing:
         norm: Any,
         norms: list[Any] | None,
         noted: tuple[int, ...] | None,
+        place: int | None = None,
     ) -> None:
         """After a step: its row.
 
@@ -66,11 +72,13 @@ class TorchRing:
             norm: Of all unscaled gradients, 0-d.
             norms: Of the scaled gradients, a 0-d tensor a variable.
             noted: Instead of norms, indices of the variables that were not finite.
+            place: Where the forward pass was first not finite, if the host looked.
         """
         slot = state.steps % self.rows
         self.steps[slot] = state.steps
         self.seen[slot] = loss is not None
         self.noted[slot] = noted
+        self.places[slot] = place
         head = [state.scale, state.run, state.good]
         head += [self.unseen if value is None else value for value in (loss, norm)]
         torch.stack(head, out=self.heads[slot])
@@ -100,7 +108,12 @@ class TorchRing:
         out[told, SCALE], out[told, NEXT_SCALE] = scales[told], raw[told, 0]
         out[told, FINITE], out[told, GOOD_STEPS] = finite, raw[told, 2]
         out[told, LOSS] = np.where(seen, raw[told, 3], 0)
-        out[told, LOSS_FINITE] = np.where(seen, np.isfinite(raw[told, 3]), -1)
+        loss = np.where(np.isfinite(raw[told, 3]), LOSS_FINITE, LOSS_NOT_FINITE)
+        out[told, SEEN] = np.where(seen, loss, LOSS_NOT_SEEN)
+        for i in told:
+            place = self.places[i]
+            if place is not None:
+                out[i, SEEN] = overflowed_at(place)
         out[told, COLUMNS:] = raw[told, _HEAD:]
         # Where the host noted the variables, only the norm of all is known: one column has it.
         noted = told[[self.noted[i] is not None for i in told]]

@@ -118,6 +118,68 @@ def test_the_origin_is_the_loss_only_where_the_loss_was_not_finite(name):
     assert last_overflow(optimizer).origin == "loss"
 
 
+@pytest.mark.parametrize("follow_device", [False, True], ids=["cpu", "accelerator"])
+@pytest.mark.parametrize("name, layer", CASES)
+def test_an_overflow_on_the_way_forward(name, layer, follow_device):
+    model, optimizer, batch = trained(name, bound=True)
+    optimizer._kernel.follow_device = follow_device
+
+    def plant(module, args, output):
+        return output * float("inf")
+
+    hook = torch.nn.Module.register_forward_hook(find(model, layer), plant, prepend=True)
+    model.train_on_batch(*batch)
+    if follow_device:  # the first overflow makes the host look at the following steps
+        assert last_overflow(optimizer).origin == "loss"
+        model.train_on_batch(*batch)
+    hook.remove()
+    said = last_overflow(optimizer)
+    assert (said.layer.split("/")[-1], said.origin) == (layer, "loss")
+    report = optimizer.overflow_report()
+    assert (report.layer, report.origin) == (said.layer, "loss")
+    assert f"last in {said.layer}" in str(report)
+
+
+def test_an_overflow_between_layers_is_the_models():
+    class Between(Subclassed):
+        def call(self, x):
+            return super().call(x) * self.factor
+
+    model = Between()
+    model.factor = 1.0
+    optimizer = keras_mp.LossScaleOptimizer("sgd", model=model)
+    model.compile(optimizer=optimizer, loss="mse")
+    optimizer.watch(4)
+    x = np.ones((4, 4), "float32")
+    model.train_on_batch(x, x[:, :1])
+    model.factor = float("inf")
+    model.train_on_batch(x, x[:, :1])
+    assert last_overflow(optimizer).layer == model.path
+
+
+def test_a_batch_that_is_not_finite_is_blamed_itself():
+    model, optimizer, (x, y) = trained("deep", bound=True)
+    x[3, 1] = np.nan
+    model.train_on_batch(x, y)
+    said = last_overflow(optimizer)
+    assert (said.layer, said.origin) == ("inputs", "loss")
+
+
+def test_a_loss_that_overflows_by_itself_is_the_last_layers():
+    model, optimizer, (x, y) = trained("deep", bound=True)
+    model.train_on_batch(x, y * float("inf"))
+    said = last_overflow(optimizer)
+    assert (said.layer.split("/")[-1], said.origin) == ("head", "loss")
+
+
+def test_nothing_is_held_after_a_step_nor_by_a_prediction():
+    model, optimizer, (x, y) = trained("deep", bound=True)
+    model.train_on_batch(x, y)
+    assert optimizer._kernel.forward.outputs == []
+    model.predict(x, verbose=0)
+    assert len(optimizer._kernel.forward.outputs) <= 1  # the batch at the most
+
+
 def test_without_scale_loss_the_origin_is_unknown():
     optimizer = keras_mp.LossScaleOptimizer("sgd")
     optimizer.watch(4)

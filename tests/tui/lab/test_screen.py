@@ -128,6 +128,8 @@ async def test_every_key_of_every_page_does_something():
                 if name in ("up", "left", "pageup", "0"):  # from somewhere one can go back from
                     current.press("right")
                     current.press("down")
+                if page.TITLE == "Results":
+                    current.view, current.top = "V100", 3
                 before = [list(r) for r in current.rows(78, 21, app.look)]
                 await pilot.press(name)
                 await pilot.pause()

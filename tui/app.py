@@ -30,6 +30,7 @@ from tui.screens.devices import DevicesScreen
 from tui.screens.help import HelpScreen
 from tui.screens.job import JobScreen
 from tui.screens.jobs import JobsScreen
+from tui.screens.numerics import NumericsScreen
 from tui.screens.small import SmallScreen, too_small
 from tui.settings import Settings, load
 from tui.snapshot import Snapshot
@@ -162,6 +163,10 @@ class MonitorApp(App[None]):
     def compare(self, keys: Sequence[str]) -> None:
         """Several jobs over one another."""
         self.push_screen(CompareScreen(self._place, keys))
+
+    def numerics(self, key: str) -> None:
+        """What a job's layers lose."""
+        self.push_screen(NumericsScreen(self._place, key))
 
     def action_devices(self) -> None:
         """GPUs and memory."""

@@ -57,6 +57,7 @@ JOBS = (
     Key("", "", "⏎", "job", "All charts of the job, with zoom and cursor (or a double click).", 1),
     Key("space", "mark", "space", "", "Mark the job for a comparison, or take the mark off."),
     Key("c", "compare", "c", "compare", "The marked jobs, or the job and its float32 twin.", 4),
+    Key("n", "numerics", "n", "numerics", "What each layer loses to underflow, over time.", 5),
     Key("e", "export", "e", "", "Write the table to a CSV file in the current folder."),
     Key("a", "acknowledge", "a", "", "You have seen this job's NaN: stop saying there was one."),
     Key("d", "details", "d", "details", "Hide or show the charts and events of the job.", 5),
@@ -79,6 +80,7 @@ JOB = (
     Key("l", "log", "l", "log", "Value axis: as the values suggest, logarithmic, linear.", 4),
     Key("x", "by", "x", "time", "Along the base line: time instead of steps, or back.", 4),
     Key("m", "trend", "m", "", "Draw the trend over noisy lines, or the lines alone."),
+    Key("n", "numerics", "n", "numerics", "What each layer loses to underflow, over time.", 4),
     Key("up,k", "other(-1)", "↑↓", "", "The job above or below in the table."),
     Key("down,j", "other(1)", "", "", ""),
     Key("e", "export", "e", "", "Write the job's points to a CSV file in the current folder."),
@@ -94,4 +96,16 @@ DEVICES = (
     Key("", "", "↑↓", "select", "Select a job (also k j, Page up and down, Home, End, mouse)."),
     Key("", "", "⏎", "job", "All charts of the job."),
     Key("escape,backspace", "back", "esc", "jobs", "Back to the jobs."),
+)
+
+NUMERICS = (
+    Key("", "", "↑↓", "layer", "Select a layer (also k j, Page up and down, Home, End, mouse)."),
+    Key("left", "scale(-1)", "← →", "scale", "Half the loss scale, or twice: what would be lost?"),
+    Key("right", "scale(1)", "", "", ""),
+    Key("0", "own_scale", "0", "own scale", "The scale that the job itself used.", 3),
+    Key("tab", "kind", "tab", "kind", "Gradients, weight gradients, activations.", 1),
+    Key("f", "format", "f", "format", "As float16, bfloat16, float8_e5m2 or float8_e4m3.", 2),
+    Key("m", "what", "m", "room", "The strips: share lost, or doublings left to overflow.", 2),
+    Key("s", "worst", "s", "worst", "The worst first, or in the order of the forward pass.", 3),
+    Key("escape,backspace", "back", "esc", "back", "Back."),
 )

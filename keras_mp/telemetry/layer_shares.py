@@ -16,6 +16,9 @@ Key = tuple[str, str]
 class LayerShares(Mapping[Key, Series]):
     """(variable or layer, tensor) -> a Series with the columns of ``COLUMNS``, in model order.
 
+    They are the record's shares, except for ``lost``: of the values that were not zero already,
+    because half of a ReLU's gradients are.
+
     Attributes:
         version: Changes with every change.
     """
@@ -38,7 +41,11 @@ class LayerShares(Mapping[Key, Series]):
         if series is None:
             series = self._series[key] = Series("lost", MAX_POINTS)
         self.version += 1
-        series.append(record.step, record.time, {name: getattr(record, name) for name in COLUMNS})
+        values = {name: getattr(record, name) for name in COLUMNS}
+        if record.lost is not None and record.zero is not None:
+            nonzero = 1.0 - record.zero
+            values["lost"] = min(1.0, record.lost / nonzero) if nonzero > 0 else 0.0
+        series.append(record.step, record.time, values)
 
     def rewind(self, step: float) -> None:
         """Drop all points at or after ``step``."""

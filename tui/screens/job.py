@@ -168,6 +168,9 @@ class JobScreen(ShownScreen):
             self._lay_out()
             self.show()
 
+    def action_numerics(self) -> None:
+        self.monitor.numerics(self.key)
+
     def action_acknowledge(self) -> None:
         if self.job is not None and self.job.nan_step is not None:
             self.monitor.acknowledge({self.key: self.job.nan_step})

@@ -268,6 +268,10 @@ class JobsScreen(ShownScreen):
         else:
             self.monitor.compare(keys[:MAX_JOBS])
 
+    def action_numerics(self) -> None:
+        if self.selected is not None:
+            self.monitor.numerics(self.selected.key)
+
     def select(self, key: str) -> None:
         """Put the cursor on a job."""
         if key in self._order:

@@ -33,12 +33,14 @@ class TableHeader(Lines):
         self._table = table
         table.header = self
         self.sorted_by: tuple[str, bool] | None = None
+        self.titles: dict[str, str] = {}  # in place of the columns' own
 
     def rows(self, width: int, height: int) -> Sequence[Row]:
         layout = self._table.plan
         cells: list[Piece] = []
         for place in layout.places:
             title = (place.short and place.column.short_title) or place.column.title
+            title = self.titles.get(place.column.key, title)
             role: Role = "muted"
             if self.sorted_by is not None and self.sorted_by[0] == place.column.key:
                 title = f"{title}{'▾' if self.sorted_by[1] else '▴'}"
@@ -177,6 +179,12 @@ class LineTable(RoleStyles, ScrollView, can_focus=True):
         self._cache = {}
         if self.header is not None:
             self.header.redraw()
+
+    def use_columns(self, columns: Sequence[Column]) -> None:
+        """Lay out other columns."""
+        if list(columns) != list(self.columns):
+            self.columns = columns
+            self._make_plan()
 
     def _keep_in_view(self) -> None:
         at, height = self.cursor, self.size.height

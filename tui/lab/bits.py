@@ -79,7 +79,7 @@ class BitsPage(Page):
 
     def rows(self, width: int, height: int, look: Look) -> Sequence[Row]:
         rows: list[Row] = [
-            text((full(self.value), "strong"), ("   as each format holds it", "muted"))
+            text((_exact(self.value), "strong"), ("   as each format holds it", "muted"))
         ]
         rows += [[], text((_HEAD, "muted"))]
         rows += [self._format_row(f, look) for f in FORMATS.values()]
@@ -204,6 +204,11 @@ _HEAD = (
     + fit("kept", 28, right=True)
     + fit("error", 14, right=True)
 )
+
+
+def _exact(value: float) -> str:
+    """As it was typed: the shortest decimal that is this float64."""
+    return repr(value).replace("e-0", "e-") if math.isfinite(value) else full(value)
 
 
 def _name(f: Format) -> str:

@@ -32,6 +32,10 @@ class Page:
         """What to show in ``height`` rows of ``width`` cells; at least 78 x 20 are given."""
         raise NotImplementedError
 
+    def current_keys(self) -> tuple[Key, ...]:
+        """The keys that are of use now, for the footer and the help."""
+        return self.KEYS
+
     def press(self, key: str) -> None:
         """Answer a key."""
 

@@ -33,20 +33,30 @@ class ScalePage(Page):
     """
 
     TITLE: ClassVar[str] = "Scale"
-    KEYS: ClassVar[tuple[Key, ...]] = (
-        press(
-            "left", "← →", "scale", "Halve or double the scale; in the steps: one back or on.", 1
-        ),
+    HISTOGRAM: ClassVar[tuple[Key, ...]] = (
+        press("left", "← →", "scale", "Halve or double the scale.", 1),
         press("right", "", "", ""),
-        press("up,k", "↑↓", "tensor", "Another tensor; in the steps: another preset.", 1),
+        press("up,k", "↑↓", "tensor", "Another tensor.", 1),
         press("down,j", "", "", ""),
-        press("d", "d", "dynamic", "The histogram, or a dynamic scale step by step.", 1),
+        press("d", "d", "dynamic scale", "How a dynamic scale finds its place, step by step.", 1),
         press("f", "f", "format", "float16, bfloat16, e5m2, e4m3.", 2),
-        press("i", "i", "", "In the steps: grow after 100 clean steps, or as the preset does."),
-        press("space", "space", "next change", "In the steps: to the next skip or growth.", 2),
-        press("e", "e", "to the end", "In the steps: to the end of the recording.", 3),
-        press("0", "0", "", "Scale 1; in the steps: from the start."),
+        press("0", "0", "", "Scale 1."),
     )
+    STEPS: ClassVar[tuple[Key, ...]] = (
+        press("space", "space", "next change", "To the next step that is skipped or grows.", 1),
+        press("left", "← →", "step", "One step back or on.", 1),
+        press("right", "", "", ""),
+        press("up,k", "↑↓", "preset", "The same under another system's preset.", 1),
+        press("down,j", "", "", ""),
+        press("e", "e", "end", "To the end of the recording.", 3),
+        press("i", "i", "growth", "Grow after 100 clean steps, or as the preset does.", 4),
+        press("d", "d", "histogram", "Back to the histogram.", 2),
+        press("0", "0", "", "From the first step."),
+    )
+    KEYS: ClassVar[tuple[Key, ...]] = (*HISTOGRAM, *STEPS)
+
+    def current_keys(self) -> tuple[Key, ...]:
+        return self.STEPS if self.stepping else self.HISTOGRAM
 
     def __init__(self, sources: Sequence[Source] = ()) -> None:
         self.sources = (*sources, *demo_gradients())

@@ -157,7 +157,7 @@ class LabScreen(ShownScreen):
 
     @property
     def KEYS(self) -> tuple[Key, ...]:  # type: ignore[override]  # the help shows this page's
-        return (*self.page.KEYS, *LAB)
+        return (*self.page.current_keys(), *LAB)
 
     def compose(self) -> ComposeResult:
         yield self._line
@@ -171,7 +171,7 @@ class LabScreen(ShownScreen):
     def show(self) -> None:
         self._line.show(self._at)
         self._view.show(self.page, self.monitor.look, self._view.problem)
-        self._footer.show(hints((*self.page.KEYS, *LAB, *EVERYWHERE)))
+        self._footer.show(hints((*self.page.current_keys(), *LAB, *EVERYWHERE)))
 
     def action_turn(self, by: int) -> None:
         self.action_page((self._at + by) % len(self._pages) + 1)
@@ -184,7 +184,7 @@ class LabScreen(ShownScreen):
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """A key that this page does not answer is left to the app."""
         if action == "press":
-            return parameters[0] in {key.keys.split(",")[0] for key in self.page.KEYS}
+            return parameters[0] in {key.keys.split(",")[0] for key in self.page.current_keys()}
         return True
 
     def action_press(self, key: str) -> None:

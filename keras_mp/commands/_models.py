@@ -6,8 +6,12 @@ from typing import Any
 WRONG_USE = 2
 
 
-def load(path: str) -> Any:
+def load(path: str, **kwargs: Any) -> Any:
     """The model in a ``.keras`` file, with its plan put on.
+
+    Args:
+        path: The file.
+        **kwargs: As ``keras_mp.load_model`` takes them.
 
     Raises:
         ValueError: There is no such file, or it holds no model that Keras can read.
@@ -19,7 +23,7 @@ def load(path: str) -> Any:
     import keras_mp
 
     try:
-        return keras_mp.load_model(path)
+        return keras_mp.load_model(path, **kwargs)
     except ImportError:
         raise
     except Exception as error:  # Keras raises what its parts raise: zip, JSON, h5, custom objects

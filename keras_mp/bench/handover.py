@@ -1,0 +1,91 @@
+"""How a model and data get to a trial's processes: by a name they can look up, or by a file."""
+
+import os
+import sys
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+
+def handed_over(model: Any, data: Any, stack: ExitStack) -> tuple[str, str | None, list[str], str]:
+    """(model spec, data spec, the user's classes, what to call it) for the child processes.
+
+    Args:
+        model: A spec already, a function at the top of a module, or a model.
+        data: A spec already, a pair of arrays (each an array or a list of them), or None.
+        stack: What is written is removed when it closes.
+
+    Raises:
+        ValueError: Another process could not find it.
+    """
+    folder = ""
+    if not isinstance(model, str) or isinstance(data, tuple | list):
+        folder = stack.enter_context(tempfile.TemporaryDirectory())
+    if isinstance(model, str):
+        if model.endswith(".keras") and not os.path.isfile(model):
+            raise ValueError(f"Expected a .keras file. Received: {model!r}, which is no file")
+        spec, classes, label = model, [], os.path.basename(model)
+    elif hasattr(model, "make_train_function"):
+        from keras_mp.policies.saving import save_model
+        from keras_mp.policies.structure import structure_of
+
+        kinds = {type(place.layer) for place in structure_of(model).places}
+        classes = [where(kind) for kind in kinds if not kind.__module__.startswith("keras")]
+        spec, label = os.path.join(folder, "model.keras"), model.name
+        save_model(model, spec)
+    elif callable(model):
+        spec, classes = where(model), []
+        label = spec
+    else:
+        raise ValueError(
+            "Expected a .keras file, package.module:function, a function or a model. "
+            f"Received: model={model!r}"
+        )
+    if data is None or isinstance(data, str):
+        return spec, data, classes, label
+    if callable(data):
+        return spec, where(data), classes, label
+    if isinstance(data, tuple | list) and len(data) == 2:
+        return spec, _written(data, folder), classes, label
+    raise ValueError(
+        "Another process cannot read this data. Expected a .npz file, package.module:function, a "
+        f"function at the top of a module, or a pair of arrays (x, y). Received: {type(data)}"
+    )
+
+
+def where(thing: Any) -> str:
+    """``module:name`` of a function or a class; of the main program, ``file.py:name``.
+
+    Raises:
+        ValueError: It stands inside a function, or in a session without a file.
+    """
+    module, name = thing.__module__, thing.__qualname__
+    if module == "__main__":
+        module = getattr(sys.modules["__main__"], "__file__", None) or ""
+        module = str(Path(module).resolve()) if module.endswith(".py") else ""
+    if not module or "." in name:
+        raise ValueError(
+            "Another process must find it by its name. Expected a function or class at the top of "
+            f"a module or of a program's file. Received: {thing!r}"
+        )
+    return f"{module}:{name}"
+
+
+def _written(data: Any, folder: str) -> str:
+    arrays = {}
+    for side, given in zip("xy", data, strict=True):
+        parts = given if isinstance(given, tuple | list) else [given]
+        for number, part in enumerate(parts):
+            name = side if len(parts) == 1 else f"{side}{number}"
+            arrays[name] = np.asarray(part)
+            if arrays[name].dtype == object:
+                raise ValueError(
+                    "Expected arrays of numbers, or a list of them, for x and y. "
+                    f"Received: {side}={type(part)}"
+                )
+    path = os.path.join(folder, "data.npz")
+    np.savez(path, **arrays)
+    return path

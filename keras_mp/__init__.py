@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from keras_mp._version import __version__
 
 if TYPE_CHECKING:
+    from keras_mp.numerics.probe import probe
     from keras_mp.policies.audit import audit
     from keras_mp.policies.convert import convert
     from keras_mp.policies.objects import Policy, PolicyMap
@@ -46,6 +47,7 @@ _PUBLIC = {
     "load_model": "keras_mp.policies.saving",
     "plan": "keras_mp.policies.plan",
     "policy_scope": "keras_mp.policies.policy",
+    "probe": "keras_mp.numerics.probe",
     "recommend": "keras_mp.policies.policy",
     "save_model": "keras_mp.policies.saving",
     "set_policy": "keras_mp.policies.policy",
@@ -68,6 +70,7 @@ __all__ = [
     "load_model",
     "plan",
     "policy_scope",
+    "probe",
     "recommend",
     "save_model",
     "set_policy",

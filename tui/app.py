@@ -31,9 +31,11 @@ from tui.screens.help import HelpScreen
 from tui.screens.job import JobScreen
 from tui.screens.jobs import JobsScreen
 from tui.screens.numerics import NumericsScreen
+from tui.screens.replay import ReplayScreen
 from tui.screens.small import SmallScreen, too_small
+from tui.screens.what_if import WhatIfScreen
 from tui.settings import Settings, load
-from tui.snapshot import Snapshot
+from tui.snapshot import JobView, Snapshot
 
 
 class MonitorApp(App[None]):
@@ -164,9 +166,17 @@ class MonitorApp(App[None]):
         """Several jobs over one another."""
         self.push_screen(CompareScreen(self._place, keys))
 
-    def numerics(self, key: str) -> None:
-        """What a job's layers lose."""
-        self.push_screen(NumericsScreen(self._place, key))
+    def numerics(self, key: str, of: Callable[[], JobView | None] | None = None) -> None:
+        """What a job's layers lose; ``of`` gives the job where it is not the live one."""
+        self.push_screen(NumericsScreen(self._place, key, of))
+
+    def replay(self, job: JobView) -> None:
+        """The job from its journal, at any moment."""
+        self.push_screen(ReplayScreen(self._place, job))
+
+    def what_if(self, job: JobView) -> None:
+        """The job's skips under another setting of the loss scale."""
+        self.push_screen(WhatIfScreen(self._place, job))
 
     def action_devices(self) -> None:
         """GPUs and memory."""

@@ -58,12 +58,14 @@ JOBS = (
     Key("space", "mark", "space", "", "Mark the job for a comparison, or take the mark off."),
     Key("c", "compare", "c", "compare", "The marked jobs, or the job and its float32 twin.", 4),
     Key("n", "numerics", "n", "numerics", "What each layer loses to underflow, over time.", 5),
+    Key("R", "replay", "R", "replay", "Replay the job from its journal, with a time cursor.", 5),
+    Key("i", "what_if", "i", "", "What another loss scale setting would have done."),
     Key("e", "export", "e", "", "Write the table to a CSV file in the current folder."),
     Key("a", "acknowledge", "a", "", "You have seen this job's NaN: stop saying there was one."),
     Key("d", "details", "d", "details", "Hide or show the charts and events of the job.", 5),
 )
 
-JOB = (
+JOB: tuple[Key, ...] = (
     Key(
         "escape,backspace", "back", "esc", "jobs", "Back: from one chart to all, then to the jobs."
     ),
@@ -81,6 +83,8 @@ JOB = (
     Key("x", "by", "x", "time", "Along the base line: time instead of steps, or back.", 4),
     Key("m", "trend", "m", "", "Draw the trend over noisy lines, or the lines alone."),
     Key("n", "numerics", "n", "numerics", "What each layer loses to underflow, over time.", 4),
+    Key("R", "replay", "R", "replay", "Replay the job from its journal, with a time cursor.", 5),
+    Key("i", "what_if", "i", "", "What another loss scale setting would have done."),
     Key("up,k", "other(-1)", "↑↓", "", "The job above or below in the table."),
     Key("down,j", "other(1)", "", "", ""),
     Key("e", "export", "e", "", "Write the job's points to a CSV file in the current folder."),
@@ -108,4 +112,43 @@ NUMERICS = (
     Key("m", "what", "m", "room", "The strips: share lost, or doublings left to overflow.", 2),
     Key("s", "worst", "s", "worst", "The worst first, or in the order of the forward pass.", 3),
     Key("escape,backspace", "back", "esc", "back", "Back."),
+)
+
+REPLAY: tuple[Key, ...] = (
+    Key(
+        "escape,backspace", "back", "esc", "back", "Back: from one chart to all, then to the jobs."
+    ),
+    Key("space", "play", "space", "play", "Play on, or stand still."),
+    Key("left", "move(-0.01)", "← →", "time", "A hundredth of the run back, or on.", 1),
+    Key("right", "move(0.01)", "", "", ""),
+    Key("shift+left", "move(-0.1)", "⇧← ⇧→", "", "A tenth of the run back, or on."),
+    Key("shift+right", "move(0.1)", "", "", ""),
+    Key("left_square_bracket", "event(-1)", "[ ]", "event", "The skipped step or alert before.", 1),
+    Key("right_square_bracket", "event(1)", "", "", ""),
+    Key("less_than_sign", "faster(-1)", "< >", "speed", "Play slower, or faster.", 2),
+    Key("greater_than_sign", "faster(1)", "", "", ""),
+    Key("home", "end(-1)", "home", "", "To the beginning; the end key goes to the end."),
+    Key("end", "end(1)", "", "", ""),
+    Key("i", "what_if", "i", "what if", "What another loss scale setting would have done.", 2),
+    Key("n", "numerics", "n", "", "What each layer loses to underflow, over time."),
+    Key("tab", "alone", "tab", "one chart", "One chart alone, the next one, and all again.", 4),
+    Key("plus,equals_sign", "zoom(0.5)", "+", "zoom", "Show half as much, around the middle.", 4),
+    Key("minus", "zoom(2.0)", "-", "", "Show twice as much; the wheel does both."),
+    Key("comma", "pan(-0.25)", ", .", "", "Move what is shown back and on."),
+    Key("full_stop", "pan(0.25)", "", "", ""),
+    Key("0", "everything", "0", "", "Show everything."),
+    Key("l", "log", "l", "log", "Value axis: as the values suggest, logarithmic, linear.", 5),
+    Key("x", "by", "x", "", "Along the base line: time instead of steps, or back."),
+    Key("m", "trend", "m", "", "Draw the trend over noisy lines, or the lines alone."),
+)
+
+WHAT_IF = (
+    Key("escape,backspace", "back", "esc", "back", "Back."),
+    Key("up,k", "field(-1)", "↑↓", "field", "Select a field of the setting."),
+    Key("down,j", "field(1)", "", "", ""),
+    Key("left,h", "change(-1)", "← →", "change", "Half of it, or twice; on or off."),
+    Key("right,l", "change(1)", "", "", ""),
+    Key("tab,p", "preset(1)", "tab", "preset", "The next preset: keras, torch, apex, megatron …"),
+    Key("shift+tab,P", "preset(-1)", "⇧tab", "", "The preset before."),
+    Key("0", "own", "0", "its own", "The run's own setting again.", 1),
 )

@@ -6,14 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
 from keras_mp.telemetry.health import Alive, Verdict, verdict
 from keras_mp.telemetry.jobs import Job
 from keras_mp.telemetry.process import is_alive
 from tui.clock import Clock, WallClock
 from tui.devices import NO_DEVICES, DeviceReader
 from tui.remote import RemoteRuns, open_places
+from tui.skips import skips_of
 from tui.snapshot import JobView, Snapshot, Table, view
 
 # A job is judged again after this long, sooner only where something happened to it: a verdict looks
@@ -175,25 +174,11 @@ class Reader:
         if judged is None:
             judged = verdict(job, now, alive=self._alive, acknowledged=self.acknowledged.get(key))
             when = (now, job.last_time or 0.0)
-        skips = _skips(job, known)
+        skips = skips_of(job, known.skips if known is not None and known.job is job else None)
         before = known.shown if known is not None and known.job is job else None
         shown = view(job, key, path, judged, skips, away, self._now, before)
         self._known[key] = _Known(job, job.version, _happened(job), when, now, shown, skips)
         return shown
-
-
-def _skips(job: Job, known: _Known | None) -> Table:
-    """Where steps were skipped; made again only when there are others."""
-    last = float(job.overflows[-1].step) if job.overflows else np.nan
-    if known is not None and known.job is job:
-        before = known.skips
-        if len(before) == len(job.overflows) and (not len(before) or before["step"][-1] == last):
-            return before
-    columns = {
-        "step": np.array([o.step for o in job.overflows], dtype=np.float64),
-        "time": np.array([o.time for o in job.overflows], dtype=np.float64),
-    }
-    return Table(columns)
 
 
 def place_name(path: str) -> str:

@@ -9,7 +9,7 @@ from textual.binding import BindingType
 from textual.containers import Grid, Horizontal
 
 from tui import charts, export
-from tui.keys import EVERYWHERE, JOB, bindings, hints
+from tui.keys import EVERYWHERE, JOB, Key, bindings, hints
 from tui.screens.base import ShownScreen
 from tui.snapshot import JobView
 from tui.widgets.chart_view import ChartView
@@ -28,7 +28,8 @@ CHART_WIDTH, CHART_HEIGHT = 36, 7
 class JobScreen(ShownScreen):
     """Shows the job with ``key``; ``keys`` are its neighbours, for up and down."""
 
-    KEYS = JOB
+    KEYS: ClassVar[tuple[Key, ...]] = JOB
+    EXTRA = 0  # rows that a screen made of this one adds
     BINDINGS: ClassVar[list[BindingType]] = [*bindings(JOB)]
 
     def __init__(self, place: str, key: str, keys: list[str]):
@@ -97,7 +98,7 @@ class JobScreen(ShownScreen):
         width, height = self.size.width, self.size.height
         below = min(12, max(3, height // 5))
         self.query_one("#below").styles.height = below
-        room = height - 5 - below
+        room = height - 5 - below - self.EXTRA
         across = max(1, min(4, width // CHART_WIDTH, self._count))
         down = max(1, min(room // CHART_HEIGHT, -(-self._count // across)))
         shown = range(min(across * down, self._count))
@@ -170,6 +171,14 @@ class JobScreen(ShownScreen):
 
     def action_numerics(self) -> None:
         self.monitor.numerics(self.key)
+
+    def action_replay(self) -> None:
+        if self.job is not None:
+            self.monitor.replay(self.job)
+
+    def action_what_if(self) -> None:
+        if self.job is not None:
+            self.monitor.what_if(self.job)
 
     def action_acknowledge(self) -> None:
         if self.job is not None and self.job.nan_step is not None:

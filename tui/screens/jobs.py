@@ -272,6 +272,14 @@ class JobsScreen(ShownScreen):
         if self.selected is not None:
             self.monitor.numerics(self.selected.key)
 
+    def action_replay(self) -> None:
+        if self.selected is not None:
+            self.monitor.replay(self.selected)
+
+    def action_what_if(self) -> None:
+        if self.selected is not None:
+            self.monitor.what_if(self.selected)
+
     def select(self, key: str) -> None:
         """Put the cursor on a job."""
         if key in self._order:

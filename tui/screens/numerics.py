@@ -1,6 +1,7 @@
 """What a format loses of a job's numbers: layers by time, and one layer's exponents."""
 
 import math
+from collections.abc import Callable
 from typing import ClassVar
 
 from textual import on
@@ -34,14 +35,14 @@ NONE_RECORDED = (
 
 
 class NumericsScreen(ShownScreen):
-    """Shows the job with ``key``."""
+    """Shows the job with ``key``; of a replay, what ``of`` gives."""
 
     KEYS = NUMERICS
     BINDINGS: ClassVar[list[BindingType]] = [*bindings(NUMERICS)]
 
-    def __init__(self, place: str, key: str):
+    def __init__(self, place: str, key: str, of: Callable[[], JobView | None] | None = None):
         super().__init__()
-        self.key = key
+        self.key, self._of = key, of
         self.kind: Kind | None = None
         self.format = FORMATS[0]
         self.scale: float | None = None
@@ -71,6 +72,8 @@ class NumericsScreen(ShownScreen):
 
     @property
     def job(self) -> JobView | None:
+        if self._of is not None:
+            return self._of()
         snapshot = self.monitor.snapshot
         return next((j for j in snapshot.jobs if j.key == self.key), None) if snapshot else None
 

@@ -5,17 +5,24 @@ each a model where it does, and one where the reason must not be given.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
+from keras_mp.numerics.formats import get_format
+from keras_mp.policies import gaps
+from keras_mp.policies.attention import in_half
 from keras_mp.policies.categories import is_a
 from keras_mp.policies.hardware import Device
+from keras_mp.policies.measure import Calibration
 from keras_mp.policies.reason import Reason
 from keras_mp.policies.structure import SATURATING, Place, Structure, below, ends_in
 
 # The float16 sum of this many values overflows where their mean is above 1,024.
 LARGE_WINDOW = 64
-FLOAT16_MAX = 65504.0
+FLOAT16_MAX = get_format("float16").max
+FLOAT16_SMALLEST = get_format("float16").min_normal
+# A logit that is wrong by this makes an attention weight wrong by 28 %.
+LOGIT_ROUNDING = 0.25
 # Values grow while a model trains: twice what one batch showed must still fit.
 HEADROOM = 2.0
 
@@ -27,14 +34,14 @@ class Circumstances:
     Attributes:
         half: "float16" or "bfloat16".
         backend, device: What computes it, and where.
-        largest: Path -> largest magnitude that a calibration batch showed; None without one.
+        measured: What a calibration batch showed; None without one.
     """
 
     half: str
     backend: str
     device: Device
     structure: Structure
-    largest: Mapping[str, float] | None = None
+    measured: Calibration | None = None
 
 
 def hazard(place: Place, around: Circumstances) -> Reason | None:
@@ -126,16 +133,56 @@ def _attention_mask(place: Place, around: Circumstances) -> Reason | None:
 
 def _measured_overflow(place: Place, around: Circumstances) -> Reason | None:
     """By the largest value that went into or out of the layer or one of its parts."""
-    if around.half != "float16" or around.largest is None or place.category == "container":
+    if around.half != "float16" or around.measured is None or place.category == "container":
         return None
     parts = () if place.category == "custom" else below(place)
-    seen = max(around.largest.get(part.path, 0.0) for part in (place, *parts))
+    layers = around.measured.layers
+    found = [layers[part.path].largest for part in (place, *parts) if part.path in layers]
+    seen = max((one for one in found if one is not None), default=0.0)
     if seen <= FLOAT16_MAX / HEADROOM:
         return None
     return Reason(
         "measured-overflow",
         f"reached {seen:.3g} on your data: float16 ends at 65,504 and training needs headroom",
     )
+
+
+def _measured_underflow(place: Place, around: Circumstances) -> Reason | None:
+    """Loss scaling lifts gradients; nothing lifts activations."""
+    if around.half != "float16" or around.measured is None or place.category == "container":
+        return None
+    seen = around.measured.largest_output.get(place.path, 0.0)
+    if not 0.0 < seen < FLOAT16_SMALLEST:
+        return None
+    return Reason(
+        "measured-underflow",
+        f"gave no more than {seen:.3g} on your data: below 6.1e-05 float16 loses digits, below "
+        "3e-08 all",
+    )
+
+
+def _attention_logits(place: Place, around: Circumstances) -> Reason | None:
+    if around.measured is None:
+        return None
+    logits = around.measured.logits.get(place.path)
+    if logits is None:
+        return None
+    product, scaled = in_half(place, around.backend)
+    largest = max(logits.product if product else 0.0, logits.scaled if scaled else 0.0)
+    if around.half == "float16" and largest > FLOAT16_MAX / HEADROOM:
+        return Reason(
+            "attention-logits",
+            f"its logits reached {largest:.3g} on your data: float16 ends at 65,504 and training "
+            "needs headroom",
+        )
+    rounding = logits.scaled * get_format(around.half).epsilon / 2
+    if scaled and rounding > LOGIT_ROUNDING:
+        return Reason(
+            "attention-logits",
+            f"its logits reached {logits.scaled:.3g} on your data: {around.half} rounds them by up "
+            f"to {rounding:.2g}, which changes a weight by {math.expm1(rounding):.0%}",
+        )
+    return None
 
 
 def _no_kernel(place: Place, around: Circumstances) -> Reason | None:
@@ -156,9 +203,12 @@ _FINDERS: tuple[Callable[[Place, Circumstances], Reason | None], ...] = (
     _unit_norm,
     _mean_pooling,
     _activity_regularizer,
+    _attention_logits,
     _attention_mask,
     _no_kernel,
+    *gaps.FINDERS,
     _measured_overflow,
+    _measured_underflow,
 )
 
 _BY_CATEGORY = {

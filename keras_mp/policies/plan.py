@@ -9,9 +9,9 @@ from keras_mp.policies import worth
 from keras_mp.policies.detect import device_of
 from keras_mp.policies.hardware import Device, recommend_for
 from keras_mp.policies.hazards import Circumstances, hazard, usual
-from keras_mp.policies.measure import largest_magnitudes
+from keras_mp.policies.measure import calibrate
 from keras_mp.policies.policy import choose, resolve
-from keras_mp.policies.precision_plan import PrecisionPlan, Row, applied_plan
+from keras_mp.policies.precision_plan import Gradients, PrecisionPlan, Row, applied_plan
 from keras_mp.policies.reason import Reason
 from keras_mp.policies.rules import CheckedRules, Rules
 from keras_mp.policies.structure import Place, below, is_functional, structure_of
@@ -29,6 +29,7 @@ def plan(
     policy: str = "auto",
     data: Any = None,
     *,
+    loss: Any = None,
     rules: Rules | None = None,
     device: Device | str | None = None,
 ) -> PrecisionPlan:
@@ -41,16 +42,21 @@ def plan(
     Args:
         model: A built model: functional, sequential, subclassed; nested, with shared layers.
         policy: What set_policy takes; "auto" for what suits the device.
-        data: A batch of inputs to calibrate with. The model runs it once in float32, and a layer
-            whose values come near the end of the half-precision range stays in float32.
+        data: A batch to calibrate with: ``(x, y)`` or ``(x, y, sample_weight)`` as ``fit`` takes
+            them, or inputs alone (anything but a tuple). The model runs it in float32, forward and
+            backward. A layer whose values leave float16's range stays in float32; each row tells
+            what float16 would lose of its activations and gradients (``Row.measured``), and the
+            plan proposes a loss scale to begin with (``plan.initial_scale``).
+        loss: For ``(x, y)`` and a model that is not compiled: a Keras loss, its name, or
+            ``(y, y_pred) -> tensor``.
         rules: Yours, which win over any reason: a path, a compiled regular expression over paths,
             or a layer class -> a policy. The first that matches decides.
         device: Where the model will compute, as ``recommend`` takes it. Defaults to the device of
             this process.
 
     Raises:
-        ValueError: The model is not built, a policy or device is not known, or a rule matches no
-            layer.
+        ValueError: The model is not built, a policy or device is not known, a rule matches no
+            layer, or there are targets and no loss.
 
     Example:
 
@@ -68,10 +74,10 @@ def plan(
     half = keras.DTypePolicy(name).compute_dtype
     measured = None
     if data is not None and half in HALF:
-        measured = largest_magnitudes(model, data, structure)
+        measured = calibrate(model, data, structure, loss)
     around = Circumstances(half, keras.backend.backend(), where, structure, measured)
     planner = _Planner(name, around, CheckedRules(rules or {}, structure))
-    return PrecisionPlan(name, planner.rows())
+    return PrecisionPlan(name, planner.rows(), planner.summary())
 
 
 def _auto(asked: Device | str | None, where: Device) -> str:
@@ -94,12 +100,26 @@ class _Planner:
         small = worth.too_small(structure, {row.path: row.policy for row in rows}, free)
         return tuple(_in_float32(row, small.get(row.path)) for row in rows)
 
+    def summary(self) -> Gradients | None:
+        """What the calibration batch showed of all gradients together."""
+        found = self.around.measured
+        if found is None or found.lost_gradients is None:
+            return None
+        return Gradients(
+            found.initial_scale,
+            found.zero_gradients or 0.0,
+            found.lost_gradients,
+            found.lost_scaled,
+        )
+
     def row(self, place: Place) -> Row:
         known = self._rows.get(id(place))
         if known is None:
             policy, reason = self._decide(place)
             kind = type(place.layer).__name__
-            known = Row(place.path, kind, policy, reason.code, reason.sentence)
+            measured = self.around.measured
+            seen = None if measured is None else measured.layers.get(place.path)
+            known = Row(place.path, kind, policy, reason.code, reason.sentence, measured=seen)
             self._rows[id(place)] = known
         return known
 

@@ -1,6 +1,7 @@
 """A plan: a policy for every layer of a model, as a value that can be stored and put on."""
 
 import json
+import math
 import re
 import weakref
 from collections.abc import Iterator
@@ -11,7 +12,9 @@ import keras
 
 from keras_mp import _keras_internals
 from keras_mp.policies.categories import is_a
+from keras_mp.policies.measure import Measured
 from keras_mp.policies.objects import PolicyMap, policy_named
+from keras_mp.policies.plan_table import as_text
 from keras_mp.policies.structure import Place, Structure, structure_of
 
 FORMAT = 1
@@ -27,6 +30,9 @@ class Row:
         policy: What it is to compute by.
         code: The reason, in a word that never changes. "rule" for the user's own.
         reason: The same in a sentence.
+        replace: What is to take the layer's place, such as "keras_mp.layers.BatchNormalization";
+            None to keep it.
+        measured: What a calibration batch showed of it; None without one.
     """
 
     path: str
@@ -34,6 +40,24 @@ class Row:
     policy: str
     code: str
     reason: str
+    replace: str | None = None
+    measured: Measured | None = None
+
+
+@dataclass(frozen=True)
+class Gradients:
+    """What a calibration batch showed of the loss' gradients with respect to all activations.
+
+    Attributes:
+        initial_scale: The loss scale to begin with; None if a gradient was not finite.
+        zero: Share that is zero by itself. lost: Share that float16 would make zero without loss
+            scaling. lost_scaled: And at the initial scale.
+    """
+
+    initial_scale: float | None
+    zero: float
+    lost: float
+    lost_scaled: float | None
 
 
 @dataclass(frozen=True)
@@ -43,10 +67,20 @@ class PrecisionPlan:
     Attributes:
         policy: What was asked for, such as "mixed_float16".
         rows: One a layer, parents before what they hold.
+        gradients: What a calibration batch with targets showed of them; None without one.
     """
 
     policy: str
     rows: tuple[Row, ...]
+    gradients: Gradients | None = None
+
+    @property
+    def initial_scale(self) -> float | None:
+        """The loss scale to begin with, for ``keras_mp.LossScaleOptimizer(initial_scale=...)``.
+
+        None where no calibration batch with targets was given, or its gradients were not finite.
+        """
+        return None if self.gradients is None else self.gradients.initial_scale
 
     def __iter__(self) -> Iterator[Row]:
         return iter(self.rows)
@@ -100,8 +134,11 @@ class PrecisionPlan:
 
     def to_json(self) -> str:
         """The plan as JSON text; ``from_json`` reads it."""
-        rows = [asdict(row) for row in self.rows]
-        return json.dumps({"format": FORMAT, "policy": self.policy, "rows": rows}, indent=1)
+        rows = [_without_none(asdict(row)) for row in self.rows]
+        plan: dict[str, Any] = {"format": FORMAT, "policy": self.policy, "rows": rows}
+        if self.gradients is not None:
+            plan["gradients"] = asdict(self.gradients)
+        return json.dumps(plan, indent=1)
 
     @classmethod
     def from_json(cls, text: str) -> "PrecisionPlan":
@@ -117,7 +154,12 @@ class PrecisionPlan:
                     f"The plan has another format. Expected {FORMAT}. "
                     f"Received: format={data['format']!r}"
                 )
-            return cls(str(data["policy"]), tuple(Row(**row) for row in data["rows"]))
+            gradients = data.get("gradients")
+            return cls(
+                str(data["policy"]),
+                tuple(_row(row) for row in data["rows"]),
+                None if gradients is None else Gradients(**gradients),
+            )
         except (KeyError, TypeError, json.JSONDecodeError) as error:
             raise ValueError(
                 f"This is no precision plan. Expected what `to_json` wrote. Received: {text[:80]!r}"
@@ -133,17 +175,27 @@ class PrecisionPlan:
         return PolicyMap(self.policy, {re.escape(path): by_path[path] for path in by_path})
 
     def __str__(self) -> str:
-        head = ("layer", "class", "policy", "because")
-        lines = [
-            (row.path or "(model)", row.layer, row.policy, row.reason)
-            for row in self.rows
-            if row.code != "part"
-        ]
-        widths = [max(map(len, column)) for column in zip(head, *lines, strict=True)]
-        return "\n".join(
-            "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
-            for line in (head, *lines)
-        )
+        return as_text(self)
+
+
+def _without_none(row: dict[str, Any]) -> dict[str, Any]:
+    """JSON has no infinity: such magnitudes are strings, as in journals."""
+    measured = row.pop("measured")
+    if measured is not None:
+        largest = measured["largest"]
+        if largest is not None and not math.isfinite(largest):
+            measured["largest"] = str(largest)
+        row["measured"] = measured
+    return {key: value for key, value in row.items() if value is not None}
+
+
+def _row(row: dict[str, Any]) -> Row:
+    measured = row.pop("measured", None)
+    if measured is not None:
+        if isinstance(measured.get("largest"), str):
+            measured["largest"] = float(measured["largest"])
+        row["measured"] = Measured(**measured)
+    return Row(**row)
 
 
 # The plan that was put on a model last, as long as the model lives.

@@ -1,0 +1,90 @@
+"""What a backend cannot do in half precision, or does wrong: reasons for float32, as ``hazards``.
+
+Found by the sweep over every layer (``tests/sweep``), which has for each of them the case that
+fails under Keras' policy and passes under a plan.
+"""
+
+from typing import TYPE_CHECKING
+
+import keras
+
+from keras_mp import _keras_internals
+from keras_mp.policies.categories import is_a
+from keras_mp.policies.reason import Reason
+from keras_mp.policies.structure import Place
+
+if TYPE_CHECKING:
+    from keras_mp.policies.hazards import Circumstances
+
+_POOLING_3D = (
+    *("MaxPooling3D", "AveragePooling3D", "AdaptiveMaxPooling3D", "AdaptiveAveragePooling3D"),
+)
+# (backend, half format) -> layers that have no kernel on CPUs.
+_NO_CPU_KERNEL: dict[tuple[str, str], tuple[str, ...]] = {
+    ("tensorflow", "float16"): _POOLING_3D,
+    ("torch", "float16"): ("AveragePooling3D",),
+    ("torch", "bfloat16"): ("AveragePooling3D",),
+}
+_SMOOTH = ("bicubic", "lanczos3", "lanczos5")
+
+
+def no_cpu_kernel(place: Place, around: "Circumstances") -> Reason | None:
+    layers = _NO_CPU_KERNEL.get((around.backend, around.half), ())
+    if around.device.vendor != "CPU" or not is_a(place.layer, *layers):
+        return None
+    return Reason("no-kernel", f"{around.backend} has no {around.half} kernel for it on CPUs")
+
+
+def no_gradient(place: Place, around: "Circumstances") -> Reason | None:
+    """TensorFlow's resize operators have a gradient in float32 alone: below them nothing trains."""
+    if around.backend != "tensorflow" or not is_a(place.layer, "UpSampling2D"):
+        return None
+    interpolation = getattr(place.layer, "interpolation", None)
+    if interpolation not in _SMOOTH:
+        return None
+    return Reason(
+        "no-gradient",
+        f"TensorFlow's {interpolation} resize has no gradient in {around.half}: the layers before "
+        "it would not train",
+    )
+
+
+def lost_state(place: Place, around: "Circumstances") -> Reason | None:
+    """On torch, what a layer assigns to a float32 variable while it computes in half is lost.
+
+    Keras copies into the variable's ``value``, which is a half-precision copy by then.
+    """
+    if around.backend != "torch" or not getattr(place.layer, "autocast", True):
+        return None
+    spectral = is_a(place.layer, "SpectralNormalization")
+    state = [
+        variable
+        for variable in _keras_internals.own_state(place.layer)
+        if keras.backend.standardize_dtype(variable.dtype) == "float32"
+        and _keras_internals.follows_autocast(variable)
+    ]
+    if not spectral and not (place.category == "custom" and state):
+        return None
+    return Reason(
+        "lost-state",
+        "keeps a state of its own, and on torch what a layer assigns to a float32 variable is lost "
+        f"while it computes in {around.half}",
+    )
+
+
+def long_sum(place: Place, around: "Circumstances") -> Reason | None:
+    """Means whose sum is in float16, besides those that ``hazards`` knows."""
+    if around.half != "float16":
+        return None
+    if is_a(place.layer, "AdaptiveAveragePooling3D"):
+        return Reason("mean-pooling", "adds up its windows in float16: the sum overflows")
+    if is_a(place.layer, "GlobalAveragePooling1D") and _keras_internals.called_with_mask(
+        place.layer
+    ):
+        return Reason(
+            "mean-pooling", "adds up all unmasked positions in float16: the sum overflows"
+        )
+    return None
+
+
+FINDERS = (no_cpu_kernel, no_gradient, lost_state, long_sum)

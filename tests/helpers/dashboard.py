@@ -1,9 +1,13 @@
 """The dashboard on journals of real runs (`make record`), at a moment that the test sets."""
 
+import contextlib
 import json
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
+
+from textual.pilot import Pilot
+from textual.worker import WorkerCancelled
 
 from tui.app import MonitorApp
 from tui.clock import SetClock
@@ -59,3 +63,14 @@ def row_of(app: MonitorApp, name: str) -> str:
     found = [row for row in rows if name in row]
     assert len(found) == 1, f"{name} in {rows}"
     return found[0]
+
+
+async def settle(app: MonitorApp, pilot: Pilot[None]) -> None:
+    """Until the screens' threads are done and what they posted is drawn."""
+    for _ in range(3):
+        while app.workers:
+            with contextlib.suppress(WorkerCancelled):  # a newer one has taken its place
+                await app.workers.wait_for_complete()
+                break
+            await pilot.pause(0.01)
+        await pilot.pause()

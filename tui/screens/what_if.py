@@ -136,10 +136,7 @@ class WhatIfScreen(ShownScreen):
     def _said(self, width: int) -> list[Row]:
         name = self.run.name
         if self._problem:
-            return [
-                [(name, "strong")],
-                *([(x, "warn")] for x in textwrap.wrap(self._problem, width)),
-            ]
+            return _wrapped(self._problem, width, "warn", [(name, "strong")])
         if self.outcome is None or self.history is None:
             return [[(name, "strong"), (" · reading the journal …", "muted")]]
         outcome = self.outcome
@@ -147,7 +144,7 @@ class WhatIfScreen(ShownScreen):
             (name, "strong"),
             (f" · what if the loss scale had been {self.setting}?", "text"),
         ]
-        worse = outcome.wasted > outcome.recorded
+        role: Role = "warn" if outcome.wasted > outcome.recorded else "good"
         notes = "; ".join(self.history.notes)
         told = _wrapped(outcome.sentence, width, role, row)[:3]
         return [*told, [(fit(notes or _footing(outcome), width), "muted")]]

@@ -32,9 +32,9 @@ def as_text(trial: Trial, width: int | None = None) -> str:
         if variant.split is not None:
             split = variant.split
             lines.append(
-                f"{variant.name}: a step of {_time(split.step)} is computing "
-                f"{_time(split.compute)}, optimizer {_time(split.optimizer)}, input "
-                f"{_time(split.input)}, fit's own {_time(split.other)}"
+                f"{variant.name}: a step of {duration(split.step)} is computing "
+                f"{duration(split.compute)}, optimizer {duration(split.optimizer)}, input "
+                f"{duration(split.input)}, fit's own {duration(split.other)}"
             )
     for note in trial.notes:
         lines.append(f"note: {note}")
@@ -81,7 +81,8 @@ def _range(spread: Spread) -> str:
     return f"{spread.low:,.4g}–{spread.high:,.4g}"
 
 
-def _time(seconds: float) -> str:
+def duration(seconds: float) -> str:
+    """Seconds in the unit that fits: 12.5 ms."""
     return f"{seconds * 1e3:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"
 
 

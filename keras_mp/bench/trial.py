@@ -49,7 +49,7 @@ from keras_mp.bench.processes import WorkerFailed, WorkerProcess
 from keras_mp.bench.results import Split, Spread, Trial, Variant
 
 VARIANTS = ("float32", "mixed_bfloat16", "mixed_float16", "planned")
-MOST_STEPS = 500
+FEWEST_STEPS, MOST_STEPS = 5, 500  # a turn
 Progress = Callable[[str, float], None]
 
 
@@ -249,7 +249,8 @@ def spread(values: Sequence[float]) -> Spread:
 
 
 def _steps(seconds: float, pace: float) -> int:
-    return max(3, min(MOST_STEPS, math.ceil(seconds / pace))) if pace > 0 else 3
+    wanted = math.ceil(seconds / pace) if pace > 0 else FEWEST_STEPS
+    return max(FEWEST_STEPS, min(MOST_STEPS, wanted))
 
 
 def _result(running: list[_Running], label: str, rounds: int, steps: int, batch_size: int) -> Trial:

@@ -20,6 +20,8 @@ from keras_mp.policies.categories import is_a
 from keras_mp.scaling.binding import computes_in_float16
 
 HALF_BY_DEFAULT = "mixed_bfloat16"
+# Made-up data: so many different batches, within so many bytes.
+SYNTHETIC_BATCHES, SYNTHETIC_BYTES = 16, 64_000_000
 
 
 def named(spec: str) -> Any:
@@ -144,7 +146,10 @@ def load_batches(data: str | None, model: Any, batch: int) -> Batches:
         ValueError: The file or the function is not there, or numbers cannot be made up.
     """
     if data is None:
-        return Batches(synthetic(model, max(batch, 64)), batch, "synthetic")
+        x, y = synthetic(model, 2)
+        sample = sum(a.nbytes for a in keras.tree.flatten((x, y))) // 2
+        count = max(batch, min(SYNTHETIC_BATCHES * batch, SYNTHETIC_BYTES // sample))
+        return Batches(synthetic(model, count), batch, "synthetic")
     if data.endswith(".npz"):
         if not os.path.isfile(data):
             raise ValueError(f"Expected a .npz file. Received: {data!r}, which is no file")

@@ -1,0 +1,95 @@
+"""Models and data that a trial's processes look up by name, one of each kind."""
+
+import time
+
+import keras
+import numpy as np
+
+CLASSES = 10
+
+
+def net():
+    model = keras.Sequential(
+        [
+            keras.Input((24,)),
+            keras.layers.Dense(32, "relu", name="first"),
+            keras.layers.Dense(CLASSES, name="head"),
+        ]
+    )
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    # Under mixed_float16 Keras puts its own loss scale around this optimizer.
+    model.compile(keras.optimizers.Adam(0.01), loss)
+    return model
+
+
+def not_compiled():
+    return keras.Sequential([keras.Input((6,)), keras.layers.Dense(3)])
+
+
+def explodes():
+    raise RuntimeError("no model today")
+
+
+def a_string():
+    return "not a model"
+
+
+def data():
+    """(x, y): classes that can be learned."""
+    rng = np.random.default_rng(3)
+    x = rng.normal(size=(96, 24)).astype("float32")
+    return x, (x @ rng.normal(size=(24, CLASSES))).argmax(axis=1)
+
+
+class SlowBatches(keras.utils.PyDataset):
+    """Batches of 8 that take 30 ms each to come."""
+
+    def __len__(self):
+        return 6
+
+    def __getitem__(self, index):
+        time.sleep(0.03)
+        x, y = data()
+        return x[index * 8 : index * 8 + 8], y[index * 8 : index * 8 + 8]
+
+
+def slow():
+    return SlowBatches()
+
+
+# Five families for the line of memory over the batch size.
+
+
+def mlp():
+    layers = [keras.layers.Dense(64, "gelu") for _ in range(3)]
+    return keras.Sequential([keras.Input((32,)), *layers, keras.layers.Dense(4)])
+
+
+def cnn():
+    inputs = keras.Input((16, 16, 3))
+    h = keras.layers.Conv2D(8, 3, padding="same")(inputs)
+    h = keras.layers.ReLU()(keras.layers.BatchNormalization()(h))
+    h = keras.layers.MaxPooling2D()(keras.layers.Conv2D(16, 3, padding="same")(h))
+    return keras.Model(inputs, keras.layers.Dense(4)(keras.layers.GlobalAveragePooling2D()(h)))
+
+
+def lstm():
+    inputs = keras.Input((12,), dtype="int32")
+    h = keras.layers.LSTM(16)(keras.layers.Embedding(50, 8)(inputs))
+    return keras.Model(inputs, keras.layers.Dense(4)(h))
+
+
+def transformer():
+    inputs = keras.Input((16,))  # ids in float32, as Keras' default has it
+    h = keras.layers.Embedding(50, 16)(inputs)
+    a = keras.layers.LayerNormalization()(h)
+    h = keras.layers.Add()([h, keras.layers.MultiHeadAttention(2, 8)(a, a)])
+    h = keras.layers.Add()([h, keras.layers.Dense(16)(keras.layers.Dense(32, "gelu")(h))])
+    return keras.Model(inputs, keras.layers.Dense(50)(h))
+
+
+def autoencoder():
+    inputs = keras.Input((40,))
+    code = keras.layers.Dense(6, "tanh")(keras.layers.Dense(24, "relu")(inputs))
+    drawn = keras.layers.Dropout(0.1)(keras.layers.Dense(24, "relu")(code))
+    return keras.Model(inputs, keras.layers.Dense(40, "sigmoid")(drawn))

@@ -21,6 +21,7 @@ from keras_mp.numerics.passes import Pass, State, Task, run
 from keras_mp.numerics.rows import Kind, Probe, Row
 from keras_mp.numerics.watched import in_float32, owners, random_layers, watched
 from keras_mp.policies.structure import Structure, structure_of
+from keras_mp.telemetry.sources import scale_of
 
 
 def probe(
@@ -98,7 +99,7 @@ def look(
     """
     structure = structure_of(model) if structure is None else structure
     layers = [place.layer for place in structure.places]
-    applied = _scale_of(model) if scale is None else scale
+    applied = scale_of(getattr(model, "optimizer", None)) if scale is None else scale
     if not (applied > 0 and math.isfinite(applied)):
         raise ValueError(f"`scale` must be a positive finite number. Received: scale={scale!r}")
     task = Task(model, watched(structure), x, y, sample_weight, loss, applied, state)
@@ -191,19 +192,6 @@ def _tensors(data: Any) -> Any:
 
 def _number(value: Any) -> float | None:
     return None if value is None else float(ops.convert_to_numpy(value))
-
-
-def _scale_of(model: Any) -> float:
-    """The loss scale of the model's optimizer, ours or Keras' own; 1 without."""
-    optimizer = getattr(model, "optimizer", None)
-    scale = getattr(optimizer, "loss_scale", None)
-    if scale is None and getattr(optimizer, "built", False):
-        scale = getattr(optimizer, "dynamic_scale", None)
-    if scale is None:
-        scale = getattr(optimizer, "initial_scale", None)
-    if scale is None:
-        scale = getattr(optimizer, "loss_scale_factor", None)
-    return 1.0 if scale is None else float(ops.convert_to_numpy(scale))
 
 
 def _computes_in_float16(layers: list[Any]) -> bool:

@@ -302,3 +302,35 @@ def watch_train_function(model: Any, around: Callable[[Any], Any]) -> Callable[[
             model.train_function = function
 
     return undo
+
+
+def follows_autocast(variable: Any) -> bool:
+    """Whether a layer that computes in half precision sees a half-precision copy of a variable.
+
+    ``add_weight(autocast=False)`` says no, and is not public afterwards. Without it BatchNorm's
+    statistics, which are safe, could not be told from a state that torch loses.
+    """
+    return bool(getattr(variable, "_autocast", True))
+
+
+def around_next_call(model: Any, around: Callable[[Any], Any]) -> Callable[[], None]:
+    """Put something around the next call alone of the function that ``fit`` calls.
+
+    As ``watch_train_function``, whatever was put there by others stays: it is the function that is
+    called. A callback is never shown a batch; without it nobody could look at the one that is
+    trained on.
+    """
+    function = model.train_function
+    if function is None:
+        return lambda: None
+
+    def once(*args: Any) -> Any:
+        undo()
+        return around(function)(*args)
+
+    def undo() -> None:
+        if model.train_function is once:
+            model.train_function = function
+
+    model.train_function = once
+    return undo

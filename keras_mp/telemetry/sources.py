@@ -265,6 +265,16 @@ def source_for(optimizer: Any) -> Source:
     return PlainSource(optimizer)
 
 
+def scale_of(optimizer: Any) -> float:
+    """The loss scale of the next step, one host read: ours, Keras' own, a factor; 1 without any."""
+    scale = getattr(optimizer, "loss_scale", None)
+    if scale is None and getattr(optimizer, "built", False):
+        scale = getattr(optimizer, "dynamic_scale", None)
+    for name in ("initial_scale", "loss_scale_factor"):
+        scale = getattr(optimizer, name, None) if scale is None else scale
+    return 1.0 if scale is None else float(_host(scale))
+
+
 def optimizer_name(optimizer: Any) -> str | None:
     """Class name, of the inner optimizer where there is a wrapper."""
     if optimizer is None:

@@ -47,6 +47,8 @@ def events_of(record: r.Record) -> list[bytes]:
                 values["steps_per_second"] = record.steps / record.seconds
                 if record.samples is not None:
                     values["samples_per_second"] = record.samples / record.seconds
+                if record.input_wait is not None:
+                    values["input_share"] = min(1.0, record.input_wait / record.seconds)
                 if record.tokens is not None:
                     values["tokens_per_second"] = record.tokens / record.seconds
             if record.epoch is not None:

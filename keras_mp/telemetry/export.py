@@ -116,6 +116,7 @@ def export_tensorboard(run: str | os.PathLike[str], into: str | os.PathLike[str]
 
 _CSV = [
     *("step", "time", "epoch", "steps", "loss", "samples", "tokens", "seconds", "compiling"),
+    "input_wait",
     *("step_time_p50", "step_time_p95", "scale", "skipped", "applied", "good_steps", "grad_norm"),
 ]
 _OVERFLOW = [

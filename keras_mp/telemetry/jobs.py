@@ -15,6 +15,8 @@ import math
 from collections import deque
 from pathlib import Path
 
+import numpy as np
+
 from keras_mp.numerics.formats import FORMATS
 from keras_mp.telemetry import records as r
 from keras_mp.telemetry.layer_shares import LayerShares
@@ -52,8 +54,8 @@ class Job:
         latest: The last ``Step`` record; memory, last_epoch, end likewise.
         resumed: How often the run was started again.
         series: A point per ``Step``: loss, scale, skipped, applied, samples_per_second,
-            steps_per_second, step_time_p50, step_time_p95, grad_norm, good_steps, epoch, and
-            ``metric:<name>`` for each metric.
+            tokens_per_second, steps_per_second, input_share, step_time_p50, step_time_p95,
+            grad_norm, good_steps, epoch, and ``metric:<name>`` for each metric.
         scales: The loss scale, step by step where it changed: column scale. At a skipped step there
             are two points, the scale it used and the one after.
         memories: device_allocated, device_peak, device_reserved, process_resident.
@@ -106,6 +108,7 @@ class Job:
         self.loading = 1.0
         self.version = 0
         self._lead: int | None = None  # the rank whose steps are drawn
+        self._begun_at: int | None = None  # the step that a resumed job began after
 
     # What it runs.
 
@@ -170,6 +173,19 @@ class Job:
         return None if rate is None else rate * (1.0 - (share or 0.0))
 
     @property
+    def tokens_per_second(self) -> float | None:
+        """Of the last windows (median of five), the lead rank's; None without integer sequences."""
+        rates = [x for x in self.series["tokens_per_second"][-5:] if math.isfinite(x)]
+        return sorted(rates)[len(rates) // 2] if rates else None
+
+    @property
+    def input_share(self) -> float | None:
+        """Share of the recent time that the job waited for its batches, 0 to 1 (median of five
+        windows); None where that cannot be seen."""
+        shares = [x for x in self.series["input_share"][-5:] if math.isfinite(x)]
+        return sorted(shares)[len(shares) // 2] if shares else None
+
+    @property
     def planned_steps(self) -> int | None:
         meta = self.meta
         if meta is None:
@@ -196,11 +212,19 @@ class Job:
 
     @property
     def wall_steps_per_second(self) -> float | None:
-        """Recent steps by the wall clock, validation and checkpoints included (for the ETA)."""
+        """Recent steps by the wall clock, validation and checkpoints included (for the ETA).
+
+        Of this start alone: the pause before a job was resumed is no pace. Where the clock was set
+        back, the step itself counts no time.
+        """
         step, time = self.series["step"][-100:], self.series["time"][-100:]
-        if len(step) < 2 or not time[-1] > time[0]:
+        if self._begun_at is not None:
+            own = int(np.searchsorted(step, self._begun_at, side="right"))
+            step, time = step[own:], time[own:]
+        passed = float(np.clip(np.diff(time), 0.0, None).sum()) if len(time) > 1 else 0.0
+        if not passed > 0:
             return self.steps_per_second
-        return float((step[-1] - step[0]) / (time[-1] - time[0]))
+        return float((step[-1] - step[0]) / passed)
 
     @property
     def memory_bytes(self) -> int | None:
@@ -231,9 +255,12 @@ class Job:
         if state is None:
             state = self.ranks[rank] = Rank(rank)
             self._lead = min(self.ranks)
-        state.time = max(state.time or record.time, record.time)
+        # The last word of each, not the latest date: a clock may have been set back.
+        state.time = record.time
         self.started = record.time if self.started is None else self.started
-        self.last_time = max(self.last_time or record.time, record.time)
+        self.last_time = record.time
+        if len(self.ranks) > 1:
+            self.last_time = max(rank.time for rank in self.ranks.values() if rank.time is not None)
         lead = rank == self._lead
         match record:
             case r.Start():
@@ -276,6 +303,7 @@ class Job:
     def _start(self, record: r.Start) -> None:
         if not record.continues:
             self.resumed += self.records > 1
+            self._begun_at = record.step if self.records > 1 else None
             self.starts = [*self.starts[-MAX_ALERTS:], record.step]
             self.end = None
             self.results = {}
@@ -292,6 +320,10 @@ class Job:
             pace["steps_per_second"] = record.steps / record.seconds
             if record.samples is not None:
                 pace["samples_per_second"] = record.samples / record.seconds
+            if record.tokens is not None:
+                pace["tokens_per_second"] = record.tokens / record.seconds
+            if record.input_wait is not None:
+                pace["input_share"] = min(1.0, record.input_wait / record.seconds)
         names = ("loss", "scale", "skipped", "applied", "step_time_p50", "step_time_p95")
         values: dict[str, float | None] = {n: getattr(record, n) for n in names}
         values |= {"grad_norm": record.grad_norm, "good_steps": record.good_steps}

@@ -4,17 +4,20 @@ import os
 import time
 import warnings
 import weakref
+from collections.abc import Mapping
 from typing import Any
 
 import keras
 from keras import ops
 
+from keras_mp.numerics.schedule import options_of
 from keras_mp.scaling.binding import computes_in_float16
 from keras_mp.scaling.optimizer import LossScaleOptimizer
 from keras_mp.telemetry import about
 from keras_mp.telemetry.ending import describe_error
+from keras_mp.telemetry.feeding import Feed
 from keras_mp.telemetry.recorder import Numbers, Recorder, check_every
-from keras_mp.telemetry.sources import Source, longest_gap, source_for
+from keras_mp.telemetry.sources import Source, longest_gap, scale_of, source_for
 
 
 class Monitor(keras.callbacks.Callback):
@@ -38,7 +41,11 @@ class Monitor(keras.callbacks.Callback):
             goes on in the same journal. Defaults to the model's name and the time.
         every: Steps between two looks at the device, or "auto": about every quarter of a second,
             and less often where a look would cost more than 1 % of the training.
-        numerics: Not available yet; must be False.
+        numerics: Look into the layers' numbers while the model trains: exponents of activations
+            and gradients, and what float16 loses of them, from passes of their own on the batch
+            that is trained on next. True looks as often as costs no more than 5 % of the time (the
+            first time after some steps); a dict may say ``{"every": 500}`` (steps) and
+            ``{"format": "float8_e5m2"}``. Defaults to False, which costs nothing.
         rank: Which process of a job with several this is. Defaults to the environment's RANK.
         buffer: Seconds that records may be held back to be written together, for slow file
             systems. Defaults to 0: each record is written at once.
@@ -55,18 +62,15 @@ class Monitor(keras.callbacks.Callback):
         runs: str | os.PathLike[str] = "runs",
         name: str | None = None,
         every: int | str = "auto",
-        numerics: bool = False,
+        numerics: bool | Mapping[str, Any] = False,
         *,
         rank: int | None = None,
         buffer: float = 0.0,
         tensorboard: str | os.PathLike[str] | None = None,
     ):
         super().__init__()
-        if numerics:
-            raise ValueError(
-                "`numerics=True` (exponent histograms of a model's layers while it trains) is not "
-                f"available yet; expected False. Received: numerics={numerics!r}"
-            )
+        self._numerics = options_of(numerics)
+        self._inside: Any = None
         self._every = check_every(every)
         self._runs, self._name, self._buffer = runs, name, buffer
         self._tensorboard = tensorboard
@@ -84,6 +88,8 @@ class Monitor(keras.callbacks.Callback):
         self._steps_per_execution = 1
         self._tracker: Any = None
         self._seen = (0.0, 0.0)
+        self._feed: Feed | None = None
+        self._backend = keras.backend.backend()
         self._followed: Any = None
 
     @property
@@ -128,13 +134,16 @@ class Monitor(keras.callbacks.Callback):
             source=source,
             model=model,
             optimizer=optimizer,
-            backend=keras.backend.backend(),
+            backend=self._backend,
             rank=self._rank,
             world_size=self._world,
             planned_epochs=params.get("epochs"),
             steps_per_epoch=params.get("steps"),
         )
-        self._recorder.begin(meta, source, self._base)
+        self._recorder.begin(meta, source, self._base, self._steps_per_execution)
+        # After whatever makes the train function anew.
+        self._feed = self._recorder.guard("input", lambda: Feed(model, self._backend), None)
+        self._begin_numerics(self._recorder)
         self._tracker = _loss_tracker(model)
         self._first_epoch = self._last_begin = None
         self._training = True
@@ -143,6 +152,8 @@ class Monitor(keras.callbacks.Callback):
         self._epoch, self._last_begin = epoch, None
         self._epoch_began = time.perf_counter()
         self._seen = (0.0, 0.0)  # Keras has reset its metrics
+        if self._recorder is not None:
+            self._recorder.compiles.forget()  # a validation compiles too
         if self._first_epoch is None:
             self._first_epoch = epoch
         self._plan()
@@ -151,13 +162,22 @@ class Monitor(keras.callbacks.Callback):
         recorder = self._recorder
         if recorder is None or not self._training:
             return
-        if self._last_begin is None and self._bound:
-            self.model.optimizer.refresh()  # weights may have been loaded since the last epoch
-        if self._last_begin is not None:
-            recorder.pace.correct_last(batch - self._last_begin)
-        if recorder.due(time.perf_counter(), self._steps_per_execution):
+        now = time.perf_counter()
+        feed, last, steps = self._feed, self._last_begin, self._steps_per_execution
+        if feed is not None:
+            feed.arrived(now)
+        if last is None:
+            if self._bound:
+                self.model.optimizer.refresh()  # weights may have been loaded since the last epoch
+        elif batch - last != steps:
+            recorder.pace.correct_last(batch - last)
+        inside = self._inside
+        look_inside = inside is not None and inside.due(now, recorder.counted)
+        if look_inside or recorder.due(now):
             self._look()
-        recorder.pace.mark(self._steps_per_execution)
+        if look_inside:
+            self._look_inside(recorder)
+        recorder.pace.mark(steps, time.perf_counter())
         self._last_begin = batch
 
     def on_test_begin(self, logs: Any = None) -> None:
@@ -187,6 +207,10 @@ class Monitor(keras.callbacks.Callback):
         if self._recorder is not None and self._training:
             self._end_of_steps()
             self._training = False
+            if self._inside is not None:
+                self._inside.disarm()
+            if self._feed is not None:
+                self._feed.stop()
             self._recorder.end("done")
 
     # Behind them.
@@ -203,7 +227,7 @@ class Monitor(keras.callbacks.Callback):
             )
             return 0
         known = self._followed is not None and self._followed() is self.model.optimizer
-        if source.settings and not known and keras.backend.backend() == "tensorflow":
+        if source.settings and not known and self._backend == "tensorflow":
             # A train function that was traced before does not know of the steps to remember. (One
             # that was only made, not traced, costs nothing to make again.)
             self.model.make_train_function(force=True)
@@ -219,6 +243,30 @@ class Monitor(keras.callbacks.Callback):
         _ = self.model
         recorder.look(self._numbers, self._epoch)
 
+    def _begin_numerics(self, recorder: Recorder) -> None:
+        if self._numerics is None or self._rank > 0:
+            return
+        if self._inside is None:
+            from keras_mp.numerics.inside import Inside
+
+            options = self._numerics
+
+            def tell(found: Any, step: int) -> None:
+                now = time.time()
+                recorder.tell(row.to_record(step, now, options.format) for row in found)
+
+            def guard(call: Any) -> bool:
+                return recorder.guard("numerics", lambda: (call(), True)[1], False)
+
+            self._inside = Inside(options, tell, guard)
+        self._inside.begin(self._base)
+
+    def _look_inside(self, recorder: Recorder) -> None:
+        """The batch that is trained on next is probed first; its step begins after that."""
+        optimizer = getattr(self.model, "optimizer", None)
+        scale = recorder.guard("loss scale", lambda: scale_of(optimizer), None)
+        self._inside.arm(self.model, recorder.counted, scale, recorder.pace.delay)
+
     def _end_of_steps(self) -> None:
         """The training part of an epoch is over: its last steps are timed and written."""
         recorder = self._recorder
@@ -228,6 +276,8 @@ class Monitor(keras.callbacks.Callback):
         if steps is not None and not getattr(self.model, "stop_training", False):
             recorder.pace.correct_last(max(1, steps - self._last_begin))
         self._last_begin = None
+        if self._feed is not None:
+            self._feed.pause()
         self._look()
 
     def _plan(self) -> None:
@@ -248,7 +298,10 @@ class Monitor(keras.callbacks.Callback):
                 value = ops.convert_to_numpy(value)
                 if value.ndim == 0:
                     metrics[name] = float(value)
-        return Numbers(loss=loss, metrics=metrics, samples=samples)
+        waited, tokens = (None, None) if self._feed is None else self._feed.take(samples)
+        return Numbers(
+            loss=loss, metrics=metrics, samples=samples, tokens=tokens, input_wait=waited
+        )
 
     def _loss_and_samples(self) -> tuple[float | None, int | None]:
         """Mean loss and samples since the last look, from the growth of Keras' running mean."""

@@ -1,7 +1,5 @@
 """How fast a job runs: steps timed on the host, the telemetry's own time left out."""
 
-import time
-from collections.abc import Callable
 from dataclasses import dataclass
 
 # If waiting for the device took more than this share of a window, the host ran ahead: the times
@@ -26,7 +24,7 @@ class Window:
 
 
 class Pace:
-    """Collects step times. ``mark`` costs a clock call and a list append.
+    """Collects step times, by one clock (``time.perf_counter``); ``mark`` costs two appends.
 
     Each call of ``mark`` says that ``steps`` steps begin now (several with
     ``steps_per_execution``); ``close`` ends the window, and the next ``mark`` begins another. What
@@ -36,17 +34,16 @@ class Pace:
         pending: Steps marked in this window. total: Steps marked since the beginning.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.perf_counter):
-        self._clock = clock
+    def __init__(self) -> None:
         self._marks: list[float] = []
         self._steps: list[int] = []
         self._first = True
         self.pending = 0
         self.total = 0
 
-    def mark(self, steps: int = 1, at: float | None = None) -> None:
-        """``steps`` steps begin now (or at the clock time ``at``)."""
-        self._marks.append(self._clock() if at is None else at)
+    def mark(self, steps: int, at: float) -> None:
+        """``steps`` steps begin at the clock time ``at``."""
+        self._marks.append(at)
         self._steps.append(steps)
         self.pending += steps
         self.total += steps
@@ -58,6 +55,11 @@ class Pace:
             self._steps[-1] = steps
             self.pending += difference
             self.total += difference
+
+    def delay(self, seconds: float) -> None:
+        """The step marked last begins so much later: something else was done first."""
+        if self._marks:
+            self._marks[-1] += seconds
 
     @property
     def first(self) -> bool:

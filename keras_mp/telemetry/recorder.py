@@ -4,17 +4,18 @@ import logging
 import math
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from keras_mp.telemetry import device
+from keras_mp.telemetry.compiling import CompileWatch
 from keras_mp.telemetry.ending import Ending, end_with
 from keras_mp.telemetry.exchange import EventSink
 from keras_mp.telemetry.folders import claim_run, release_run
 from keras_mp.telemetry.journal import JournalWriter
-from keras_mp.telemetry.pace import Pace, Window
+from keras_mp.telemetry.pace import AHEAD_SHARE, Pace, Window
 from keras_mp.telemetry.records import (
     Alert,
     Epoch,
@@ -32,10 +33,10 @@ from keras_mp.telemetry.sources import Reading, Source
 log = logging.getLogger("keras_mp")
 
 # every="auto": at most four looks a second (the dashboard paints no faster), and so seldom that
-# they cost half a percent of the training, which leaves the rest of 1 % to the hook at each step
-# and to what is done once an epoch.
+# they cost a third of a percent of the training, which leaves the rest of 1 % to the hook at each
+# step and to what is done once an epoch.
 MIN_INTERVAL, MAX_INTERVAL = 0.25, 10.0
-COST_FACTOR = 200.0
+COST_FACTOR = 300.0
 # A look costs the processor time that it takes. While the host only waits for the device, the
 # device works: that is training; what it costs is the gap until the host has handed out work again,
 # taken as a tenth of the wait.
@@ -53,6 +54,7 @@ class Numbers:
     metrics: Mapping[str, float] = field(default_factory=dict)
     samples: int | None = None
     tokens: int | None = None
+    input_wait: float | None = None
     scale: float | None = None
     skipped: int | None = None
 
@@ -107,7 +109,9 @@ class Recorder:
         self.meta: Meta | None = None
         self._source: Source | None = None
         self._backend: str | None = None
-        self._next_look = 0.0
+        self.compiles = CompileWatch(None)
+        self._longest = 1
+        self._next_look, self._most = 0.0, 1
         self._last_wall = time.time()
         self._last_write = 0.0
         self._memory_at = 0.0
@@ -118,12 +122,15 @@ class Recorder:
 
     # Begin and end.
 
-    def begin(self, meta: Meta, source: Source, base: int) -> None:
-        """The job starts (again), with ``base`` steps already done."""
+    def begin(self, meta: Meta, source: Source, base: int, longest: int = 1) -> None:
+        """The job starts (again), with ``base`` steps already done; ``longest`` steps pass between
+        two chances to look."""
         self._source, self._backend, self.step = source, meta.backend, base
         self.pace.expect_compiling()
+        self.compiles = CompileWatch(meta.backend)
+        self._longest = longest
         self._last_wall = time.time()
-        self._next_look = 0.0
+        self._next_look, self._most = 0.0, 1
         again = self.meta is not None
         self.meta = meta
         if again:
@@ -154,14 +161,18 @@ class Recorder:
 
     # While it runs.
 
-    def due(self, now: float, longest: int) -> bool:
-        """Whether to look at the device before the next ``longest`` steps begin."""
+    def due(self, now: float) -> bool:
+        """Whether to look at the device before the next steps begin. Asked at each step."""
         pending = self.pace.pending
-        if not pending or self._source is None:
-            return False
-        if self.pace.first or pending + longest > self._source.rows:
-            return True
-        return pending >= self.every if self.every is not None else now >= self._next_look
+        if pending >= self._most:
+            return self._source is not None and pending > 0
+        return self.every is None and now >= self._next_look and pending > 0
+
+    def _plan_look(self, now: float, cost: float) -> None:
+        """When to look next: by the clock, but before the device forgets."""
+        self._next_look = now + min(MAX_INTERVAL, max(MIN_INTERVAL, COST_FACTOR * cost))
+        rows = self._source.rows if self._source is not None else 1
+        self._most = max(1, min(self.every or rows, rows - self._longest + 1))
 
     def look(
         self, numbers: Callable[[], Numbers], epoch: int | None = None, done: float | None = None
@@ -181,11 +192,14 @@ class Recorder:
         if reading.step is not None or reading.scale is not None:
             self.latest = reading
         window = self.pace.close(read if done is None else done, read - began)
-        self.guard("record", lambda: self._tell(window, reading, told, epoch), None)
+        if window is not None and window.compiling is None:
+            window = replace(window, compiling=self.compiles.seconds(window.seconds))
+        self.guard("record", lambda: self._tell(window, reading, told, epoch, read - began), None)
+        self.compiles.forget()
         now = time.perf_counter()
         work = time.thread_time() - worked
         cost = work + WAIT_COST * max(0.0, now - began - work)
-        self._next_look = now + min(MAX_INTERVAL, max(MIN_INTERVAL, COST_FACTOR * cost))
+        self._plan_look(now, cost)
         return reading
 
     def epoch_end(self, epoch: int, seconds: float | None, logs: Mapping[str, Any]) -> None:
@@ -194,6 +208,11 @@ class Recorder:
         self._write(
             Epoch(epoch=epoch, step=self.step, time=time.time(), seconds=seconds, logs=values)
         )
+
+    def tell(self, records: Iterable[Record]) -> None:
+        """Write further records of the job."""
+        for record in records:
+            self._write(record)
 
     def heartbeat(self) -> None:
         """A sign of life where no steps are written."""
@@ -227,7 +246,12 @@ class Recorder:
         return self.step + self.pace.pending
 
     def _tell(
-        self, window: Window | None, reading: Reading, told: Numbers, epoch: int | None
+        self,
+        window: Window | None,
+        reading: Reading,
+        told: Numbers,
+        epoch: int | None,
+        waited: float,
     ) -> None:
         step = reading.step
         if step is None:
@@ -262,6 +286,7 @@ class Recorder:
                 samples=told.samples,
                 tokens=told.tokens,
                 seconds=window.seconds if window else None,
+                input_wait=_exposed(told.input_wait, window, waited),
                 compiling=window.compiling if window else None,
                 step_time_p50=window.p50 if window and not window.compiling else None,
                 step_time_p95=window.p95 if window and not window.compiling else None,
@@ -313,6 +338,18 @@ def _loss(told: float | None, seen: float | None) -> float | None:
     if told is not None and (math.isfinite(told) or seen is None):
         return told
     return seen if seen is not None else told
+
+
+def _exposed(waited: float | None, window: Window | None, device: float) -> float | None:
+    """Seconds of the wait for input that cost time.
+
+    Where the host had to wait for the device in the end, the device had work all along: as much of
+    the wait for input was hidden behind it.
+    """
+    if waited is None or window is None:
+        return None
+    hidden = device if device > AHEAD_SHARE * window.seconds else 0.0
+    return min(window.seconds, max(0.0, waited - hidden))
 
 
 def _first(*values: Any) -> Any:

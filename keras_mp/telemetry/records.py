@@ -90,6 +90,8 @@ class Step:
         seconds: Length of the window, wall clock, without the telemetry's own time.
         compiling: Seconds of ``seconds`` that went into a first, compiling step; such a window
             says nothing of the pace.
+        input_wait: Seconds of ``seconds`` that the job waited for its batches; None where nobody
+            can see it (a TensorFlow step draws its batch itself).
         step_time_p50, step_time_p95: Of the single steps in the window.
         scale: Loss scale after ``step``. skipped, applied: totals since the job was first started.
         good_steps: Clean updates since the scale last changed (the countdown to growth).
@@ -107,6 +109,7 @@ class Step:
     tokens: int | None = None
     seconds: float | None = None
     compiling: float | None = None
+    input_wait: float | None = None
     step_time_p50: float | None = None
     step_time_p95: float | None = None
     scale: float | None = None

@@ -143,6 +143,8 @@ def describe(job: Job, v: Verdict) -> dict[str, Any]:
         "skipped_share": job.skipped_share,
         "applied": latest.applied if latest else None,
         "samples_per_second": job.samples_per_second,
+        "tokens_per_second": job.tokens_per_second,
+        "input_share": job.input_share,
         "steps_per_second": job.steps_per_second,
         "useful_steps_per_second": job.useful_steps_per_second,
         "step_time_p50": latest.step_time_p50 if latest else None,

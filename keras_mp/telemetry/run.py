@@ -177,7 +177,7 @@ class Run:
         pace = self._recorder.pace
         pace.mark(1, at=self._begun)
         now = time.perf_counter()
-        if self._recorder.due(now, 1):
+        if self._recorder.due(now):
             self._look()
             now = time.perf_counter()
         self._begun = now

@@ -175,3 +175,29 @@ def test_a_layer_becomes_another_class_where_it_stands():
     before = keras.ops.convert_to_numpy(model(x))
     internals.become(model.layers[0], Doubling)
     np.testing.assert_array_equal(keras.ops.convert_to_numpy(model(x)), 2 * before)
+
+
+def test_the_train_function_is_watched_until_it_is_let_go():
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+    model.compile("sgd", loss="mse")
+    model.make_train_function()
+    original, calls = model.train_function, []
+
+    def around(function):
+        def call(*args):
+            calls.append(len(args))
+            return function(*args)
+
+        return call
+
+    undo = internals.watch_train_function(model, around)
+    x = np.ones((8, 3), "float32")
+    model.fit(x, x[:, :1], batch_size=4, verbose=0)
+    assert len(calls) == 2  # one a batch: fit looks the attribute up each time
+    internals.watch_train_function(model, around)  # anew, not around the one that is there
+    model.fit(x, x[:, :1], batch_size=8, verbose=0)
+    assert len(calls) == 3
+    undo()
+    assert model.train_function is not original  # no longer its own to take off
+    internals.watch_train_function(model, around)()
+    assert model.train_function is original

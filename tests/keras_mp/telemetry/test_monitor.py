@@ -166,8 +166,11 @@ def test_windows_add_up_to_the_training(keras, tmp_path):
         assert own[-1].metrics["mae"] == pytest.approx(history.history["mae"][epoch], rel=1e-3)
         logs = of_kind(records, "epoch")[epoch].logs
         assert logs["val_loss"] == pytest.approx(history.history["val_loss"][epoch])
-    assert windows[0].compiling and not any(w.compiling for w in windows[1:])
-    assert all(w.step_time_p50 <= w.step_time_p95 for w in windows[1:])
+    # jax compiles anew for the short batch at the epoch's end; a later epoch has it already.
+    apart = [w.step for w in windows if w.compiling]
+    assert apart == ([1, 23] if keras.backend.backend() == "jax" else [1])
+    paced = [w for w in windows if not w.compiling]
+    assert all(w.step_time_p50 <= w.step_time_p95 for w in paced)
     assert all(w.grad_norm > 0 for w in windows)
     assert records[-1].status == "done"
     assert of_kind(records, "memory")[0].process_resident > 10_000_000
@@ -337,11 +340,6 @@ def test_an_optimizer_that_cannot_be_read_does_not_touch_the_training(keras, tmp
 def test_every_out_of_range(keras, every):
     with pytest.raises(ValueError, match=r"`every` must be .* Received: every="):
         monitor_of("runs", every=every)
-
-
-def test_numerics_is_not_there_yet(keras):
-    with pytest.raises(ValueError, match="not available yet; expected False"):
-        monitor_of("runs", numerics=True)
 
 
 def test_no_name_makes_a_fresh_run_each_time(keras, tmp_path):

@@ -141,6 +141,13 @@ class MonitorApp(App[None]):
         if isinstance(self.screen, ShownScreen):
             self.screen.tick()
 
+    async def on_event(self, event: events.Event) -> None:
+        key = isinstance(event, events.Key) and not event.is_forwarded
+        if key and isinstance(self.screen, HelpScreen):
+            self.screen.close()
+        else:
+            await super().on_event(event)
+
     def on_resize(self, event: events.Resize) -> None:
         # By the size that is then laid out, not the event's: on a busy machine two changes overlap.
         self.call_after_refresh(self._fit)
@@ -178,9 +185,18 @@ class MonitorApp(App[None]):
         """The job's skips under another setting of the loss scale."""
         self.push_screen(WhatIfScreen(self._place, job))
 
+    def action_lab(self) -> None:
+        """Number formats, a step, a scale and memory, to see and move."""
+        from tui.lab.screen import LabScreen  # only for those who want it
+
+        if isinstance(self.screen, ShownScreen) and not isinstance(self.screen, LabScreen):
+            job = self.screen.job
+            self.push_screen(LabScreen(job.name, job.numerics) if job is not None else LabScreen())
+
     def action_devices(self) -> None:
         """GPUs and memory."""
-        if isinstance(self.screen, ShownScreen) and not isinstance(self.screen, DevicesScreen):
+        there = isinstance(self.screen, ShownScreen) and not isinstance(self.screen, DevicesScreen)
+        if there and self.snapshot is not None:
             self.push_screen(DevicesScreen(self._place))
 
     def back_to_jobs(self, key: str | None) -> None:

@@ -8,6 +8,7 @@ from tui.keys import Key
 
 if TYPE_CHECKING:
     from tui.app import MonitorApp
+    from tui.snapshot import JobView
 
 
 class ShownScreen(Screen[None]):
@@ -30,6 +31,11 @@ class ShownScreen(Screen[None]):
     @property
     def in_view(self) -> frozenset[str] | None:
         """Keys of the jobs that are on the screen now; None: it may be any."""
+        return None
+
+    @property
+    def job(self) -> "JobView | None":
+        """The job that the screen tells of, or that is selected on it."""
         return None
 
     def show(self) -> None:

@@ -1,12 +1,9 @@
 """All keys of the screen below, and what the signs mean."""
 
 from collections.abc import Sequence
-from typing import ClassVar
 
 from rich.cells import cell_len
-from textual import events
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
 from textual.screen import ModalScreen
 
 from tui.drawing.roles import Row
@@ -46,12 +43,11 @@ class HelpText(Lines):
 
 
 class HelpScreen(ModalScreen[None]):
-    # The app's own keys would be answered by the app.
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("q,question_mark,ctrl+c", "close", "Close")]
+    """Any key or click closes it. The app hands it keys before they are queued for a widget, so
+    that a key which comes right after the closing one reaches the screen below."""
 
     def __init__(self, screen_keys: Sequence[Key], keys: Sequence[Key]):
         super().__init__()
-        self._going = False
         self._text = HelpText(
             (
                 ("This screen", [(k.shown, k.text) for k in screen_keys if k.text]),
@@ -65,16 +61,10 @@ class HelpScreen(ModalScreen[None]):
         self._text.styles.width = self._text.width_needed() + 4
         yield self._text
 
-    def action_close(self) -> None:
-        # Two keys in quick succession: the second comes when the screen is already going. And a key
-        # may arrive under a screen that was pushed meanwhile, which is not ours to close.
-        if self.is_active and not self._going:
-            self._going = True
+    def close(self) -> None:
+        # A click may arrive under a screen that was pushed meanwhile, which is not ours to close.
+        if self.is_active:
             self.dismiss()
 
-    def on_key(self, event: events.Key) -> None:
-        event.stop()
-        self.action_close()
-
     def on_click(self) -> None:
-        self.action_close()
+        self.close()

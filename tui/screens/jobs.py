@@ -78,6 +78,10 @@ class JobsScreen(ShownScreen):
         return self._jobs.get(self._table.selected) if self._table.selected is not None else None
 
     @property
+    def job(self) -> JobView | None:
+        return self.selected
+
+    @property
     def in_view(self) -> frozenset[str] | None:
         top = round(self._table.scroll_y)
         shown = self._order[top : top + self._table.size.height]

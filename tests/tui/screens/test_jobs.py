@@ -6,6 +6,7 @@ import shutil
 import pytest
 from helpers.dashboard import RECORDED, last_time, row_of, screen_text
 from rich.cells import cell_len
+from textual import events
 
 from tui.app import MonitorApp
 from tui.clock import SetClock
@@ -222,6 +223,35 @@ async def test_the_mouse_selects_sorts_and_presses_keys(runs):
         assert isinstance(app.screen, HelpScreen)
 
 
+async def test_the_key_right_after_the_one_that_closes_the_help_is_answered(runs):
+    """Both lie in the queue before either has been looked at, as from a paste or a slow line."""
+    app = runs.add("float32", "sawtooth").app()
+    async with app.run_test(size=SIZE) as pilot:
+        await open_on(app, pilot)
+        await pilot.press("home", "question_mark")
+        await pilot.pause()
+        assert isinstance(app.screen, HelpScreen)
+        first = app.screen_stack[0].selected.name
+        for key in ("x", "j"):
+            app.post_message(events.Key(key, key))
+        await pilot.pause()
+        await pilot.pause()
+        assert isinstance(app.screen, JobsScreen)
+        assert app.screen.selected.name != first, "j has moved the cursor"
+
+
+async def test_l_opens_the_lab_and_escape_leaves_it(runs):
+    app = runs.add("sawtooth").app()
+    async with app.run_test(size=SIZE) as pilot:
+        await open_on(app, pilot)
+        await pilot.press("L")
+        await pilot.pause()
+        assert type(app.screen).__name__ == "LabScreen"
+        await pilot.press("escape")
+        await pilot.pause()
+        assert isinstance(app.screen, JobsScreen)
+
+
 async def test_sorting_by_column_and_back(runs):
     app = runs.add("float32", "exhausted", "sawtooth").app()
     async with app.run_test(size=SIZE) as pilot:
@@ -285,7 +315,7 @@ async def test_a_key_for_a_help_that_lies_under_another_screen_closes_neither(ru
         await pilot.resize_terminal(40, 10)
         await pilot.pause(0.2)
         assert isinstance(app.screen, SmallScreen)
-        help_screen.action_close()
+        help_screen.close()
         await pilot.pause()
         assert isinstance(app.screen, SmallScreen)
         await pilot.resize_terminal(*SIZE)

@@ -2,6 +2,9 @@ import time
 
 import pytest
 from helpers.dashboard import Runs
+from helpers.tmux import tmux
+
+__all__ = ["tmux"]
 
 
 @pytest.fixture(autouse=True)

@@ -1,11 +1,12 @@
 """The plan for a model: each layer's policy, by your rules, by hazard, by worth, by category."""
 
-from dataclasses import replace
+import dataclasses
 from typing import Any
 
 import keras
 
 from keras_mp.policies import worth
+from keras_mp.policies.classes import KERAS, OURS, better_class, why
 from keras_mp.policies.detect import device_of
 from keras_mp.policies.hardware import Device, recommend_for
 from keras_mp.policies.hazards import Circumstances, hazard, usual
@@ -32,6 +33,7 @@ def plan(
     loss: Any = None,
     rules: Rules | None = None,
     device: Device | str | None = None,
+    replace: bool = True,
 ) -> PrecisionPlan:
     """A policy for every layer of a built model, each with its reason. Nothing is changed.
 
@@ -53,6 +55,8 @@ def plan(
             or a layer class -> a policy. The first that matches decides.
         device: Where the model will compute, as ``recommend`` takes it. Defaults to the device of
             this process.
+        replace: Let layers that ``keras_mp.layers`` does better become ones of ours, with the same
+            weights (``Row.replace``). A plan for float32 gives Keras' own back.
 
     Raises:
         ValueError: The model is not built, a policy or device is not known, a rule matches no
@@ -76,7 +80,8 @@ def plan(
     if data is not None and half in HALF:
         measured = calibrate(model, data, structure, loss)
     around = Circumstances(half, keras.backend.backend(), where, structure, measured)
-    planner = _Planner(name, around, CheckedRules(rules or {}, structure))
+    planner = _Planner(name, around, CheckedRules(rules or {}, structure), replace)
+    planner.replaced = _replaced(model)
     return PrecisionPlan(name, planner.rows(), planner.summary())
 
 
@@ -86,19 +91,43 @@ def _auto(asked: Device | str | None, where: Device) -> str:
 
 
 class _Planner:
-    def __init__(self, policy: str, around: Circumstances, rules: CheckedRules):
-        self.policy, self.around, self._user = policy, around, rules
+    """Rows for one model.
+
+    Attributes:
+        replaced: Paths of the layers that an earlier plan made ours.
+    """
+
+    replaced: frozenset[str] = frozenset()
+
+    def __init__(self, policy: str, around: Circumstances, rules: CheckedRules, replace: bool):
+        self.policy, self.around, self._user, self._replace = policy, around, rules, replace
         self.products = sum(work_of(place).products for place in around.structure.places)
         self._rows: dict[int, Row] = {}
 
     def rows(self) -> tuple[Row, ...]:
         structure = self.around.structure
         rows = [self.row(place) for place in structure.places]
-        if self.around.half not in HALF:
-            return tuple(rows)
-        free = {row.path for row in rows if row.code in _USUAL}
-        small = worth.too_small(structure, {row.path: row.policy for row in rows}, free)
-        return tuple(_in_float32(row, small.get(row.path)) for row in rows)
+        if self.around.half in HALF:
+            free = {row.path for row in rows if row.code in _USUAL}
+            small = worth.too_small(structure, {row.path: row.policy for row in rows}, free)
+            rows = [_in_float32(row, small.get(row.path)) for row in rows]
+        pairs = zip(rows, structure.places, strict=True)
+        return tuple(self._with_class(row, place) for row, place in pairs)
+
+    def _with_class(self, row: Row, place: Place) -> Row:
+        """Ours where it is better, Keras' own again where a plan had changed it and it is not."""
+        in_half = keras.DTypePolicy(row.policy).compute_dtype in HALF
+        name = better_class(place.layer) if self._replace and in_half else None
+        if place.path in self.replaced:
+            kind = type(place.layer).__name__
+            name = (OURS if self._replace and in_half else KERAS) + kind
+        if name is None:
+            return row
+        if not name.startswith(OURS):
+            return dataclasses.replace(row, replace=name)
+        sentence = f"{row.reason}; {why(name)}" if row.code == "rule" else why(name)
+        code = row.code if row.code == "rule" else "replaced"
+        return dataclasses.replace(row, code=code, reason=sentence, replace=name)
 
     def summary(self) -> Gradients | None:
         """What the calibration batch showed of all gradients together."""
@@ -156,7 +185,15 @@ class _Planner:
         return self.policy, usual(place)
 
 
+def _replaced(model: Any) -> frozenset[str]:
+    """Paths of the layers that the plan that was put on this model made ours."""
+    before = applied_plan(model)
+    if before is None:
+        return frozenset()
+    return frozenset(row.path for row in before if (row.replace or "").startswith(OURS))
+
+
 def _in_float32(row: Row, reason: Reason | None) -> Row:
     if reason is None:
         return row
-    return replace(row, policy="float32", code=reason.code, reason=reason.sentence)
+    return dataclasses.replace(row, policy="float32", code=reason.code, reason=reason.sentence)

@@ -12,6 +12,7 @@ import keras
 
 from keras_mp import _keras_internals
 from keras_mp.policies.categories import is_a
+from keras_mp.policies.classes import OURS, put_class
 from keras_mp.policies.measure import Measured
 from keras_mp.policies.objects import PolicyMap, policy_named
 from keras_mp.policies.plan_table import as_text
@@ -94,6 +95,8 @@ class PrecisionPlan:
     def apply(self, model: Any) -> Any:
         """Put the plan on a model: its layers compute by it from now on. Weights stay as they are.
 
+        Layers whose row says so become ones of ``keras_mp.layers``, the same objects as before.
+
         Args:
             model: The model that the plan was made for, or one of the same structure.
 
@@ -104,6 +107,8 @@ class PrecisionPlan:
             ValueError: The model has other layers than the plan.
         """
         for place, row in self._matched(structure_of(model)):
+            if row.replace is not None:
+                put_class(place.layer, row.replace)
             policy = _fitting(place.layer, row.policy)
             changes = place.layer.dtype_policy.name != policy
             _keras_internals.put_policy(place.layer, policy_named(policy))
@@ -116,6 +121,11 @@ class PrecisionPlan:
             model.make_test_function(force=True)
         _APPLIED[model] = self
         return model
+
+    def replaced_layers(self, model: Any) -> list[Any]:
+        """The layers of a model that this plan makes ours."""
+        rows = self._matched(structure_of(model))
+        return [place.layer for place, row in rows if (row.replace or "").startswith(OURS)]
 
     def _matched(self, structure: Structure) -> list[tuple[Place, Row]]:
         rows = {row.path: row for row in self.rows}

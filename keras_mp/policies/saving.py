@@ -1,6 +1,7 @@
 """A model's plan goes where the model goes: a further member of the ``.keras`` archive.
 
-Keras stores each layer's policy of functional models, and loses those of subclassed ones.
+Keras stores each layer's policy of functional models, and loses those of subclassed ones. Layers
+that the plan made ours are in the file as Keras' own, so that plain Keras can read it.
 """
 
 import os
@@ -9,6 +10,7 @@ from typing import Any
 
 import keras
 
+from keras_mp.policies.classes import as_keras_own
 from keras_mp.policies.plan import PrecisionPlan, applied_plan
 
 MEMBER = "keras_mp_plan.json"
@@ -28,8 +30,11 @@ def save_model(model: Any, path: str | os.PathLike[str], plan: PrecisionPlan | N
     path = os.fspath(path)
     if not path.endswith(".keras"):
         raise ValueError(f"Expected a file name that ends in .keras. Received: path={path!r}")
-    model.save(path)
-    plan = plan or applied_plan(model)
+    applied = applied_plan(model)
+    replaced = [] if applied is None else applied.replaced_layers(model)
+    with as_keras_own(replaced):
+        model.save(path)
+    plan = plan or applied
     if plan is not None:
         with zipfile.ZipFile(path, "a") as archive:
             archive.writestr(MEMBER, plan.to_json())

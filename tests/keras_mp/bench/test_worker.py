@@ -1,0 +1,206 @@
+"""What a trial's process does with a model: precision, optimizer, losses, parts of a step."""
+
+import keras
+import numpy as np
+import pytest
+
+import keras_mp
+from keras_mp.bench import peaks, timing, workload
+from keras_mp.bench.worker import Worker
+
+pytestmark = pytest.mark.backend
+
+NET = "helpers.bench_models:net"
+
+
+def worker(variant="float32", spec=NET, data="helpers.bench_models:data", **more):
+    made = Worker()
+    known = {"policy": None, "batch": 32, "seed": 0, "classes": []}
+    made.about = made.build(spec=spec, data=data, variant=variant, **(known | more))
+    return made
+
+
+def is_plain_adam(optimizer):
+    scaled = isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
+    return isinstance(optimizer, keras.optimizers.Adam) and not scaled
+
+
+class TestPrecision:
+    def test_float32_has_no_loss_scale(self):
+        made = worker("float32")
+        assert is_plain_adam(made.model.optimizer)
+        assert {layer.compute_dtype for layer in made.model.layers} == {"float32"}
+
+    def test_float16_has_ours_whatever_keras_put_there(self):
+        made = worker("mixed_float16")
+        assert type(made.model.optimizer) is keras_mp.LossScaleOptimizer
+        assert {layer.compute_dtype for layer in made.model.layers} == {"float16"}
+
+    def test_bfloat16_needs_none(self):
+        made = worker("mixed_bfloat16")
+        assert is_plain_adam(made.model.optimizer)
+        assert {layer.compute_dtype for layer in made.model.layers} == {"bfloat16"}
+
+    def test_planned_is_the_plan(self):
+        made = worker("planned", policy="mixed_float16")
+        planned = keras_mp.plan(made.model, "mixed_float16", made.batches.sized(32)[0])
+        for row in planned:
+            if row.path:
+                layer = made.model.get_layer(row.path)
+                assert layer.dtype_policy.name == row.policy
+        assert made.about["float32_layers"] == [
+            row.path for row in planned if row.path and row.policy == "float32"
+        ]
+        assert "head" in made.about["float32_layers"]
+        assert made.about["policy"] == "mixed_float16"
+
+    def test_planned_without_a_policy_plans_for_half_precision(self):
+        assert worker("planned").about["policy"] in ("mixed_bfloat16", "mixed_float16")
+
+    def test_a_file_takes_the_variants_precision(self, tmp_path):
+        path = str(tmp_path / "net.keras")
+        from helpers.bench_models import data, net
+
+        model = net()
+        model.train_on_batch(*data())
+        model.save(path)
+        for variant, compute in (("float32", "float32"), ("mixed_float16", "float16")):
+            made = worker(variant, path)
+            assert {layer.compute_dtype for layer in made.model.layers} == {compute}
+            assert made.model.loss.get_config()["from_logits"]
+
+
+class TestLosses:
+    def test_every_variant_starts_from_the_same_weights_and_batches(self):
+        base = worker("float32").losses(steps=8)
+        assert worker("float32").losses(steps=8) == base
+        for variant in ("mixed_bfloat16", "planned"):
+            losses = worker(variant).losses(steps=8)
+            assert losses != base  # another precision it is
+            np.testing.assert_allclose(losses, base, rtol=0.02)
+        assert base[-1] < base[0]
+
+    def test_another_seed_is_another_start(self):
+        assert worker(seed=1).losses(steps=2) != worker(seed=0).losses(steps=2)
+
+
+class TestTime:
+    def test_a_turn_counts_steps_and_samples(self):
+        answer = worker().turn(steps=4)
+        assert (answer["steps"], answer["samples"]) == (4, 128)
+        assert answer["seconds"] > 0
+
+    def test_the_parts_make_up_the_step(self):
+        made = worker("mixed_float16")
+        made.losses(steps=1)
+        parts = made.split(step_seconds=10.0)
+        assert min(parts.values()) >= 0
+        assert sum(parts.values()) == pytest.approx(10.0)
+        # A step of fit that took less than its parts do alone is all computing and optimizer.
+        parts = made.split(step_seconds=1e-9)
+        assert (parts["input"], parts["other"]) == (0, 0)
+        assert sum(parts.values()) == pytest.approx(1e-9)
+
+    def test_batches_that_take_long_to_come_are_seen(self):
+        made = worker(data="helpers.bench_models:slow")
+        assert made.about["batch"] == 8
+        made.losses(steps=1)
+        assert made.split(step_seconds=10.0)["input"] >= 0.03
+        assert made.turn(steps=4)["samples"] == 32
+        assert made.turn(steps=100)["steps"] == 6  # an epoch has no more
+
+    def test_the_optimizer_by_itself_warns_of_nothing_and_moves_little(self):
+        made = worker("mixed_float16")
+        made.losses(steps=1)
+        before = [np.array(w) for w in made.model.get_weights()]
+        timing.split(made.model, made.batches, 1.0)
+        for now, then in zip(made.model.get_weights(), before, strict=True):
+            assert np.isfinite(now).all()
+            assert np.abs(now - then).max() < 0.2
+
+
+class TestData:
+    def test_made_up_numbers_fit_the_model(self):
+        made = worker(spec="helpers.bench_models:transformer", data=None)
+        x, y = made.batches.sized(40)
+        assert x.shape == (40, 16) and x.min() >= 1 and x.max() < 50  # ids, though float32
+        assert np.all(x == np.round(x))
+        assert y.shape == (40, 16, 50)
+        assert made.about["notes"] == [
+            "the model is not compiled: trained with Adam and mean squared error"
+        ]
+        assert np.isfinite(made.losses(steps=2)).all()
+
+    def test_sparse_targets_are_classes(self):
+        _, y = worker(data=None).batches.sized(50)
+        assert y.dtype == np.int32 and y.shape == (50,) and y.min() >= 0 and y.max() < 10
+
+    def test_a_file_of_arrays(self, tmp_path):
+        rng = np.random.default_rng(0)
+        x = rng.normal(size=(20, 24)).astype("float32")
+        np.savez(tmp_path / "d.npz", x=x, y=np.arange(20) % 10)
+        made = worker(data=str(tmp_path / "d.npz"), batch=8)
+        taken = made.batches.take(4)
+        np.testing.assert_array_equal(taken[2][0], x[np.arange(16, 24) % 20])
+        assert made.about["data"] == "d.npz"
+
+    @pytest.mark.parametrize(
+        ("arguments", "says"),
+        [
+            ({"spec": "helpers.bench_models:nothing"}, "bench_models:nothing"),
+            ({"spec": "no_such_module:f"}, "no_such_module:f"),
+            ({"spec": "net"}, "package.module:function"),
+            ({"spec": "helpers.bench_models:a_string"}, "returns a keras.Model"),
+            ({"data": "nowhere.npz"}, "no file"),
+        ],
+    )
+    def test_what_is_not_there_is_said(self, arguments, says):
+        with pytest.raises(ValueError, match=says):
+            worker(**arguments)
+
+    def test_arrays_without_a_target_are_refused(self, tmp_path):
+        np.savez(tmp_path / "d.npz", x=np.zeros((2, 24)))
+        with pytest.raises(ValueError, match=r"x and y.*\['x'\]"):
+            worker(data=str(tmp_path / "d.npz"))
+
+    def test_unknown_lengths_need_data(self):
+        inputs = keras.Input((None, 3))
+        model = keras.Model(inputs, keras.layers.LSTM(2)(inputs))
+        model.compile("sgd", "mse")
+        with pytest.raises(ValueError, match="length that is not known"):
+            workload.synthetic(model, 4)
+
+
+FAMILIES = ("mlp", "cnn", "lstm", "transformer", "autoencoder")
+
+
+class TestMemory:
+    @pytest.mark.parametrize("family", FAMILIES)
+    @pytest.mark.parametrize("variant", ["float32", "planned"])
+    def test_the_line_tells_batch_sizes_it_has_not_seen(self, family, variant, backend):
+        from keras_mp.bench.capacity import fit_line, sizes_for
+
+        made = worker(variant, f"helpers.bench_models:{family}", data=None, batch=8)
+        answer = made.memory(sizes=list(sizes_for(8)))
+        if backend == "tensorflow":
+            assert "tensorflow on a CPU does not tell" in answer["unknown"]
+            return
+        assert answer["what"] == peaks.COUNTED
+        line = fit_line(answer["what"], answer["points"], 10**9)
+        assert line.slope > 0
+        for batch in (3, 24, 100):
+            _, measured = peaks.step_bytes(made.model, made.batches, batch)
+            assert line.at(batch) == pytest.approx(measured, rel=0.1)
+
+    def test_it_counts_weights_slots_and_what_is_kept(self, backend):
+        if backend == "tensorflow":
+            pytest.skip("tensorflow on a CPU does not tell")
+        from keras_mp.numerics.memory import saved_bytes
+
+        made = worker(data=None)
+        made.losses(steps=1)
+        weights = 4 * (24 * 32 + 32 + 32 * 10 + 10)
+        kept = saved_bytes(made.model, made.batches.sized(16)[0]).total
+        found = peaks.step_bytes(made.model, made.batches, 16)[1]
+        # Adam: two slots a weight, and two numbers of its own.
+        assert found == pytest.approx(3 * weights + kept, abs=16)

@@ -113,7 +113,7 @@ def overlay(
 ) -> Chart:
     """One column of several jobs, a line each, from their starts."""
     series = [_known(positions(job, job.points, window), job.points[column]) for job in jobs]
-    if noisy:
+    if noisy and window.trend:
         series = [replace(s, noisy=True) for s in series]
     return _overlay(look, window, title, series, label)
 
@@ -146,6 +146,7 @@ def _overlay(
         kind=kinds[window.log],
         label=look.label(label),
         span=window.span,
+        cursor=window.cursor,
         x_label=look.label(x_label(window)),
         empty="not measured",
     )
@@ -166,6 +167,12 @@ def extent(job: JobView, window: Window) -> Span | None:
         return None
     start, stop = min(float(x[0]) for x in ends), max(float(x[-1]) for x in ends)
     return (start, stop) if stop > start else None
+
+
+def extent_of_all(jobs: Sequence[JobView], window: Window) -> Span | None:
+    """From the first to the last position of all of the jobs."""
+    ends = [span for job in jobs if (span := extent(job, window)) is not None]
+    return (min(e[0] for e in ends), max(e[1] for e in ends)) if ends else None
 
 
 def positions(job: JobView, table: Table, window: Window) -> Floats:

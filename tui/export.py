@@ -9,6 +9,7 @@ import numpy as np
 
 from keras_mp.telemetry.folders import folder_name
 from tui.job_columns import COLUMNS
+from tui.numerics import Tensor
 from tui.snapshot import JobView
 
 
@@ -28,6 +29,41 @@ def job_csv(job: JobView) -> str:
     for values in zip(*columns, strict=True):
         rows.append(["" if np.isnan(v) else repr(float(v)) for v in values])
     return _csv(rows)
+
+
+def compare_csv(jobs: Sequence[JobView]) -> str:
+    """Loss by step, a column a job; empty where that job wrote nothing at that step."""
+    losses = [dict(zip(j.points["step"], j.points["loss"], strict=True)) for j in jobs]
+    steps = sorted(set().union(*losses))
+    rows: list[Sequence[str]] = [["step", *(job.name for job in jobs)]]
+    for step in steps:
+        values = [loss.get(step, np.nan) for loss in losses]
+        rows.append([f"{step:.0f}", *("" if np.isnan(v) else repr(float(v)) for v in values)])
+    return _csv(rows)
+
+
+def layers_csv(tensors: Sequence[Tensor], fmt: str, scale: float | None) -> str:
+    """The numerics of a job's layers as the screen shows them."""
+    rows: list[Sequence[str]] = [_LAYER_TITLES]
+    for tensor in tensors:
+        row = tensor.row
+        used = row.scale if scale is None or row.tensor == "activation" else scale
+        told, room = row.shares(fmt, used), row.headroom(fmt, used)
+        values = (told.zero, told.lost, told.subnormal, told.normal, told.near, told.overflow)
+        rows.append(
+            [
+                *(row.name, row.tensor, str(tensor.record.step), fmt, repr(used)),
+                *(repr(value) for value in values),
+                "" if room is None else repr(room),
+            ]
+        )
+    return _csv(rows)
+
+
+_LAYER_TITLES = (
+    *("name", "tensor", "step", "format", "scale"),
+    *("zero", "lost", "subnormal", "normal", "near", "overflow", "headroom"),
+)
 
 
 def _csv(rows: Iterable[Sequence[str]]) -> str:

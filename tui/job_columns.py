@@ -22,6 +22,8 @@ from tui.snapshot import JobView
 from tui.widgets.columns import Column
 
 _MARKS: dict[str, Piece] = {"ok": ("  ", "text"), "warning": (" ·", "warn"), "error": (" !", "bad")}
+# Waiting for this share of the time, a job gains from a faster pipeline before all else.
+INPUT_BOUND = 0.25
 ENDED = ("done", "stopped", "failed", "dead")
 _STATE_ROLE: dict[str, Role] = {
     "starting": "muted",
@@ -117,6 +119,14 @@ def _useful(job: JobView, short: bool) -> Piece:
     over = job.verdict.state in (*ENDED, "stalled") and job.verdict.state != "done"
     rate = job.useful_steps_per_second
     return (UNKNOWN, "muted") if over or rate is None else (count(rate), _tone(job))
+
+
+def _waits(job: JobView, short: bool) -> Piece:
+    """Share of the time spent waiting for batches."""
+    part = job.input_share
+    if part is None:
+        return UNKNOWN, "muted"
+    return share(part), "warn" if part >= INPUT_BOUND else _tone(job)
 
 
 def room_cell(job: JobView, short: bool = False) -> Piece:
@@ -260,13 +270,19 @@ COLUMNS: tuple[JobColumn, ...] = (
         descending=True,
     ),
     JobColumn(
+        Column("waits", "input", 6, right=True, rank=16),
+        _waits,
+        lambda j: j.input_share,
+        descending=True,
+    ),
+    JobColumn(
         Column("step_time", "step time", 9, right=True, rank=15),
         _step_time,
         _last("step_time_p50"),
         descending=True,
     ),
     JobColumn(
-        Column("norm", "grad norm", 9, right=True, rank=17),
+        Column("norm", "grad norm", 9, right=True, rank=18),
         _norm,
         _last("grad_norm"),
         descending=True,
@@ -279,9 +295,9 @@ COLUMNS: tuple[JobColumn, ...] = (
     ),
     JobColumn(Column("room", "room left", 9, right=True, rank=13), room_cell, lambda j: j.room[0]),
     JobColumn(Column("eta", "ETA", 9, short=5, right=True, rank=1), _eta, lambda j: j.eta_seconds),
-    JobColumn(Column("took", "elapsed", 9, right=True, rank=16), _took, elapsed, descending=True),
+    JobColumn(Column("took", "elapsed", 9, right=True, rank=17), _took, elapsed, descending=True),
     JobColumn(
-        Column("started", "started", 12, right=True, rank=18),
+        Column("started", "started", 12, right=True, rank=19),
         _started,
         lambda j: j.started,
         descending=True,

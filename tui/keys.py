@@ -94,7 +94,18 @@ JOB: tuple[Key, ...] = (
 
 COMPARE = (
     Key("escape,backspace", "back", "esc", "jobs", "Back to the jobs."),
-    Key("l", "log", "l", "log", "Value axis: as the values suggest, logarithmic, linear."),
+    Key("left", "cursor(-0.01)", "← →", "read", "Move the cursor; titles say the values there.", 1),
+    Key("right", "cursor(0.01)", "", "", ""),
+    Key("shift+left", "cursor(-0.1)", "⇧← ⇧→", "", "Move the cursor in larger steps."),
+    Key("shift+right", "cursor(0.1)", "", "", ""),
+    Key("plus,equals_sign", "zoom(0.5)", "+", "zoom", "Show half as much, around the cursor.", 1),
+    Key("minus", "zoom(2.0)", "-", "", "Show twice as much; the wheel does both."),
+    Key("comma", "pan(-0.25)", ", .", "", "Move what is shown back and on."),
+    Key("full_stop", "pan(0.25)", "", "", ""),
+    Key("0", "everything", "0", "all", "Show everything, and no cursor.", 2),
+    Key("l", "log", "l", "log", "Value axis: as the values suggest, logarithmic, linear.", 3),
+    Key("m", "trend", "m", "trend", "Draw the trend over noisy lines, or the lines alone.", 4),
+    Key("e", "export", "e", "", "Write the jobs' losses by step to a CSV file."),
 )
 
 DEVICES = (
@@ -112,6 +123,7 @@ NUMERICS = (
     Key("f", "format", "f", "format", "As float16, bfloat16, float8_e5m2 or float8_e4m3.", 2),
     Key("m", "what", "m", "room", "The strips: share lost, or doublings left to overflow.", 2),
     Key("s", "worst", "s", "worst", "The worst first, or in the order of the forward pass.", 3),
+    Key("e", "export", "e", "", "Write what is shown to a CSV file in the current folder."),
     Key("escape,backspace", "back", "esc", "back", "Back."),
 )
 

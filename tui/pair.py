@@ -11,6 +11,7 @@ import numpy as np
 
 from keras_mp.telemetry.format import duration, number, share, whole
 from tui.drawing.downsample import Floats
+from tui.job_columns import INPUT_BOUND
 from tui.snapshot import JobView, Table
 
 # A gain below this is none: the pace of one and the same job varies by as much.
@@ -137,12 +138,45 @@ def _loss_gap(reference: JobView, mixed: JobView, by: str) -> tuple[float | None
 
 
 def _reasons(reference: JobView, mixed: JobView, speed_up: float) -> Iterable[str]:
+    """Why there is no gain: who waits for data first, then the device, then the model."""
     if speed_up >= NO_GAIN:
         return
-    device = (mixed.meta.device or "").lower() if mixed.meta else ""
-    policy = mixed.policy or ""
-    if "cpu" in device or (mixed.meta and mixed.meta.device is None):
-        if "float16" in policy and "bfloat16" not in policy:
+    yield from _input_bound(reference, mixed)
+    yield from _emulated(mixed)
+    parameters = mixed.meta.parameters if mixed.meta else None
+    if parameters is not None and parameters < SMALL_MODEL and not _on_cpu(mixed):
+        yield (
+            f"The model is small ({whole(parameters)} parameters): its layers do not fill the "
+            "device. Larger batches help more than precision."
+        )
+
+
+def _input_bound(reference: JobView, mixed: JobView) -> Iterable[str]:
+    waits = _median(mixed.points["input_share"])
+    if waits is not None:
+        if waits >= INPUT_BOUND:
+            yield (
+                f"{mixed.name} waits {share(waits)} of its time for batches: the input pipeline "
+                "sets the pace. Prefetch, or train on one cached batch to see the difference."
+            )
+        return
+    times = [_median(job.points["step_time_p50"]) for job in (reference, mixed)]
+    if times[0] and times[1] and abs(times[1] / times[0] - 1) < EQUAL_STEPS and not _on_cpu(mixed):
+        yield (
+            "Steps take equally long in both precisions: something else sets the pace, most often "
+            "the input pipeline. Train on one cached batch to see the difference."
+        )
+
+
+def _on_cpu(job: JobView) -> bool:
+    device = (job.meta.device or "cpu") if job.meta else "cpu"
+    return "cpu" in device.lower()
+
+
+def _emulated(mixed: JobView) -> Iterable[str]:
+    dtype = (mixed.policy or "").removeprefix("mixed_")
+    if _on_cpu(mixed):
+        if dtype == "float16":
             yield (
                 "No gain: float16 on a CPU is emulated. It rounds as it should, for checking "
                 "values; speed comes with a GPU, or with mixed_bfloat16 on a CPU that has it."
@@ -150,15 +184,17 @@ def _reasons(reference: JobView, mixed: JobView, speed_up: float) -> Iterable[st
         else:
             yield "No gain: this CPU may have no fast bfloat16; most of the gain needs a GPU."
         return
-    times = [_median(job.points["step_time_p50"]) for job in (reference, mixed)]
-    if times[0] and times[1] and abs(times[1] / times[0] - 1) < EQUAL_STEPS:
-        yield (
-            "Steps take equally long in both precisions: something else sets the pace, most often "
-            "the input pipeline. Train on one cached batch to see the difference."
-        )
-    parameters = mixed.meta.parameters if mixed.meta else None
-    if parameters is not None and parameters < SMALL_MODEL:
-        yield (
-            f"The model is small ({whole(parameters)} parameters): its layers do not fill the "
-            "device. Larger batches help more than precision."
-        )
+    from keras_mp.policies.cards import find_card  # reads a table: only where it is asked
+
+    card = find_card((mixed.meta.device or "") if mixed.meta else "")
+    if card is None or "float32" not in card.tflops:
+        return
+    fast = card.tflops.get(dtype)
+    if fast is None or fast < NO_GAIN * card.tflops["float32"]:
+        others = [
+            n
+            for n in ("float16", "bfloat16")
+            if card.tflops.get(n, 0) > 1.5 * card.tflops["float32"]
+        ]
+        instead = f" mixed_{others[0]} is fast there." if others else ""
+        yield f"No gain: {card.device.name} has no fast {dtype}; it is emulated.{instead}"

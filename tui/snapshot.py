@@ -34,6 +34,7 @@ class JobView:
         points, scales, memories: ``Job.series``, ``.scales``, ``.memories``.
         skips: Step and time of each skipped step. overflows: The latest of them, with their layer.
         skipped_lately: Of the last 100 steps, 0 to 1.
+        input_share: Of its recent time, the part that it waited for batches.
         pids: Its processes. room: (bytes it may still take, bytes in all) of its device.
         numerics: The last record of each tensor. layer_shares: (layer or variable, tensor) -> what
             it lost over the run (``telemetry.layer_shares``); its version.
@@ -66,6 +67,8 @@ class JobView:
     memory: Memory | None = None
     pids: frozenset[int] = frozenset()
     room: tuple[int | None, int | None] = (None, None)
+    tokens_per_second: float | None = None
+    input_share: float | None = None
     eta_seconds: float | None = None
     started: float | None = None
     last_time: float | None = None
@@ -91,7 +94,15 @@ _SAME_NAME = (
     *("run_id", "name", "meta", "policy", "scaled", "step", "planned_steps", "epoch", "progress"),
     *("loss", "scale", "skipped", "skipped_share", "samples_per_second", "steps_per_second"),
     *("useful_steps_per_second", "memory_bytes", "memory", "eta_seconds", "started", "last_time"),
-    *("nan_step", "end", "overflow_count", "loading", "resumed"),
+    *(
+        "tokens_per_second",
+        "input_share",
+        "nan_step",
+        "end",
+        "overflow_count",
+        "loading",
+        "resumed",
+    ),
 )
 
 

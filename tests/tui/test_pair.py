@@ -70,3 +70,64 @@ def test_the_twin_is_the_same_model_in_the_other_precision(jobs):
     assert twin(jobs["sawtooth"], alone) is None
     other = replace(jobs["float32"], meta=replace(jobs["float32"].meta, parameters=1), key="other")
     assert twin(jobs["sawtooth"], [other]) is None
+
+
+def on(job, device, policy=None, parameters=10_000_000, **points):
+    """The job as it would have been on another device."""
+    policy = policy or job.policy
+    table = dict(job.points.columns) | {
+        name: np.full(len(job.points), value) for name, value in points.items()
+    }
+    meta = replace(job.meta, device=device, policy=policy, parameters=parameters)
+    return replace(job, meta=meta, policy=policy, points=Table(table))
+
+
+def reasons(jobs, device, policy="mixed_float16", parameters=10_000_000, wait=np.nan, times=(1, 2)):
+    pair = compare(
+        on(jobs["float32"], device, step_time_p50=times[0], samples_per_second=100.0),
+        on(
+            jobs["float16-scaled"],
+            device,
+            policy,
+            parameters,
+            step_time_p50=times[1],
+            samples_per_second=100.0,
+            input_share=wait,
+        ),
+    )
+    assert pair.speed_up == 1.0
+    return " ".join(pair.reasons)
+
+
+def test_a_job_that_waits_for_its_batches_is_told_so(jobs):
+    assert "waits 60 % of its time for batches" in reasons(jobs, "NVIDIA H200", wait=0.6)
+    assert reasons(jobs, "NVIDIA H200", wait=0.1) == ""
+    assert "waits 60 %" in reasons(jobs, "cpu", wait=0.6)
+
+
+def test_where_waiting_cannot_be_seen_equal_steps_point_to_it(jobs):
+    assert "Steps take equally long" in reasons(jobs, "NVIDIA H200", times=(1.0, 1.01))
+    assert reasons(jobs, "NVIDIA H200", times=(1.0, 1.5)) == ""
+    assert reasons(jobs, "NVIDIA H200", times=(1.0, 1.01), wait=0.0) == "", "it was seen: no wait"
+
+
+@pytest.mark.parametrize(
+    ("device", "policy", "words"),
+    [
+        ("Tesla V100-SXM2-16GB", "mixed_bfloat16", "no fast bfloat16; it is emulated"),
+        ("Tesla V100-SXM2-16GB", "mixed_bfloat16", "mixed_float16 is fast there"),
+        ("Tesla V100-SXM2-16GB", "mixed_float16", ""),
+        ("NVIDIA H200", "mixed_bfloat16", ""),
+        ("cpu", "mixed_bfloat16", "may have no fast bfloat16"),
+        ("some device that nobody knows", "mixed_float16", ""),
+    ],
+)
+def test_a_precision_that_the_device_emulates(jobs, device, policy, words):
+    told = reasons(jobs, device, policy)
+    assert words in told
+    assert bool(words) == bool(told)
+
+
+def test_a_small_model_does_not_fill_the_device(jobs):
+    assert "375,680 parameters" in reasons(jobs, "NVIDIA H200", parameters=375_680)
+    assert reasons(jobs, "NVIDIA H200", parameters=50_000_000) == ""

@@ -1,16 +1,18 @@
 """Two or more jobs over one another; two of them also as a pair, in figures and words."""
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import ClassVar
 
 from rich.cells import cell_len
+from textual import on
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Grid
 
 from keras_mp.telemetry.format import count, number, size
-from tui import charts
+from tui import charts, export
 from tui.drawing.chart import LINES, Chart
 from tui.drawing.roles import Row
 from tui.drawing.text import fit
@@ -24,7 +26,7 @@ from tui.widgets.chart_view import ChartView
 from tui.widgets.key_bar import KeyBar
 from tui.widgets.lines import Lines
 from tui.widgets.status_line import StatusLine
-from tui.window import Window
+from tui.window import Span, Window
 
 MAX_JOBS = len(LINES)
 _COLUMNS = (("state", 9), ("policy", 15), ("step", 11), ("loss", 9), ("scale", 6), ("rate", 8))
@@ -75,7 +77,7 @@ class CompareScreen(ShownScreen):
     def __init__(self, place: str, keys: Sequence[str]):
         super().__init__()
         self.keys = tuple(keys)[:MAX_JOBS]
-        self._log: bool | None = None
+        self.windows = {"step": Window(by="step"), "time": Window(by="time")}
         self._status = StatusLine(place, id="status")
         self._legend = Legend()
         self._views = [ChartView(id=f"chart{n}", classes="chart") for n in range(4)]
@@ -116,7 +118,7 @@ class CompareScreen(ShownScreen):
             view.show(chart, look.charset)
 
     def _charts(self, jobs: Sequence[JobView], look: Look) -> list[Chart]:
-        step, time = Window(by="step", log=self._log), Window(by="time", log=self._log)
+        step, time = self.windows["step"], self.windows["time"]
         return [
             charts.overlay(jobs, look, step, "loss by step", "loss", number),
             charts.overlay(jobs, look, time, "loss by time", "loss", number),
@@ -124,10 +126,53 @@ class CompareScreen(ShownScreen):
             charts.overlay_memory(jobs, look, step),
         ]
 
-    def action_log(self) -> None:
-        order = (None, True, False)
-        self._log = order[(order.index(self._log) + 1) % 3]
+    def _each(self, change: Callable[[Window, Span], Window]) -> None:
+        """The same to the charts by step and to the one by time."""
+        for by, window in self.windows.items():
+            whole = charts.extent_of_all(self.jobs, window)
+            if whole is not None:
+                self.windows[by] = change(window, whole)
         self.show()
 
+    @on(ChartView.Pointed)
+    def _point(self, message: ChartView.Pointed) -> None:
+        def read(window: Window, whole: Span) -> Window:
+            start, stop = window.span or whole
+            return replace(window, cursor=start + message.share * (stop - start))
+
+        self._each(read)
+
+    @on(ChartView.Wheeled)
+    def _wheel(self, message: ChartView.Wheeled) -> None:
+        def zoom(window: Window, whole: Span) -> Window:
+            start, stop = window.span or whole
+            at = replace(window, cursor=start + message.share * (stop - start))
+            return replace(at.zoom(0.8 if message.by > 0 else 1.25, whole), cursor=window.cursor)
+
+        self._each(zoom)
+
+    def action_zoom(self, factor: float) -> None:
+        self._each(lambda window, whole: window.zoom(factor, whole))
+
+    def action_pan(self, share: float) -> None:
+        self._each(lambda window, whole: window.pan(share, whole))
+
+    def action_cursor(self, share: float) -> None:
+        self._each(lambda window, whole: window.move_cursor(share, whole))
+
+    def action_everything(self) -> None:
+        self._each(lambda window, whole: replace(window, span=None, cursor=None))
+
+    def action_log(self) -> None:
+        self._each(lambda window, whole: window.next_log())
+
+    def action_trend(self) -> None:
+        self._each(lambda window, whole: replace(window, trend=not window.trend))
+
+    def action_export(self) -> None:
+        """The common steps of the jobs, a column each."""
+        if self.jobs:
+            self.monitor.export("keras-mp-compare", export.compare_csv(self.jobs))
+
     def action_back(self) -> None:
-        self.monitor.back_to_jobs(self.keys[0])
+        self.monitor.back_to_jobs(self.keys[0] if self.keys else None)

@@ -10,7 +10,7 @@ from textual.binding import BindingType
 
 from keras_mp.numerics.rows import Kind
 from keras_mp.telemetry.format import count, power_of_two
-from tui import numerics
+from tui import export, numerics
 from tui.drawing.roles import Row
 from tui.keys import EVERYWHERE, NUMERICS, bindings, hints
 from tui.numerics import FORMATS, TITLES, Shown, Tensor
@@ -184,6 +184,12 @@ class NumericsScreen(ShownScreen):
     def action_worst(self) -> None:
         self.worst = not self.worst
         self.show()
+
+    def action_export(self) -> None:
+        job = self.job
+        if job is not None and self._tensors:
+            table = export.layers_csv(self._tensors, self.format, self.scale)
+            self.monitor.export(f"{job.name}-numerics", table)
 
     def action_back(self) -> None:
         self.monitor.back_to_jobs(self.key)

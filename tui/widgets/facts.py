@@ -1,8 +1,9 @@
 """How a job is configured, in rows of name and value."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from keras_mp.telemetry.format import number, power_of_two, share, whole
+from keras_mp.telemetry.format import count, number, power_of_two, share, size, whole
 from tui.drawing.roles import Row
 from tui.drawing.text import fit
 from tui.snapshot import JobView
@@ -25,12 +26,17 @@ def facts(job: JobView) -> Iterator[tuple[str, str]]:
     meta = job.meta
     yield "useful", _useful(job)
     yield "skipped", _skipped(job)
+    yield "overflows", _overflows(job)
+    yield "input", f"waits {share(job.input_share)} of the time" if job.input_share else ""
+    yield "tokens", f"{count(job.tokens_per_second)}/s" if job.tokens_per_second else ""
+    left, total = job.room
+    yield "memory", f"{size(left)} left of {size(total)}" if left is not None else ""
     if job.results:
         yield "result", ", ".join(f"{k} {number(v)}" for k, v in job.results.items())
     if meta is None:
         return
-    size = f" · {whole(meta.parameters)} parameters" if meta.parameters else ""
-    yield "model", f"{meta.model}{size}" if meta.model else ""
+    many = f" · {whole(meta.parameters)} parameters" if meta.parameters else ""
+    yield "model", f"{meta.model}{many}" if meta.model else ""
     yield "optimizer", meta.optimizer or ""
     yield "loss scale", _scaler(meta.scaler)
     yield "host", f"{meta.host} · pid {meta.pid}" + (f" · {meta.device}" if meta.device else "")
@@ -61,6 +67,19 @@ def _skipped(job: JobView) -> str:
     lately = int((recent > job.step - 100).sum()) if len(recent) else 0
     total = share(job.skipped_share)
     return f"{total} of all steps, {lately} of the last {whole(min(100, job.step))}"
+
+
+def _overflows(job: JobView) -> str:
+    """Which layer, how often, since when: of those that are kept."""
+    layers = Counter(o.layer or (o.variables[0] if o.variables else "") for o in job.overflows)
+    layers.pop("", None)
+    if not layers:
+        return ""
+    name, times = layers.most_common(1)[0]
+    first = next(o.step for o in job.overflows if name in (o.layer, *o.variables[:1]))
+    rest = len(layers) - 1
+    more = f" · {rest} other{'s' if rest > 1 else ''}" if rest else ""
+    return f"{name} {count(times)}× since step {whole(first)}{more}"
 
 
 def _useful(job: JobView) -> str:

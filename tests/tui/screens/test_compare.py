@@ -1,3 +1,5 @@
+import csv
+
 import pytest
 from helpers.dashboard import screen_text
 
@@ -68,3 +70,51 @@ async def test_it_fits_the_terminal(runs, size):
         for widget in app.screen.query("*"):
             if widget.display and widget.region.height:
                 assert app.screen.region.contains_region(widget.region), widget
+
+
+def ends(view):
+    return view.text()[-1].split()
+
+
+async def test_zoom_cursor_and_pan_move_all_charts_together(runs):
+    app = runs.add("float32", "float16-scaled").app()
+    async with app.run_test(size=SIZE) as pilot:
+        await open_on(app, pilot)
+        await pilot.press("c")
+        await pilot.pause()
+        by_step, by_time = app.screen.query_one("#chart0"), app.screen.query_one("#chart1")
+        before = ends(by_step), ends(by_time)
+        await pilot.press("shift+left", "shift+left")
+        stop = 564
+        assert app.screen.windows["step"].cursor == pytest.approx(stop - 0.2 * (stop - 1), rel=0.01)
+        title = by_step.text()[0]
+        loss = [job.points["loss"] for job in app.screen.jobs]
+        assert title.count("·") == 1, "a value for each job"
+        shown = [float(word) for word in title.split("at")[0].replace("·", "").split()[3:]]
+        assert all(values.min() <= x <= values.max() for x, values in zip(shown, loss, strict=True))
+        await pilot.press("plus", "plus")
+        after = ends(by_step), ends(by_time)
+        assert after[0] != before[0]
+        assert after[1] != before[1]
+        span = app.screen.windows["step"].span
+        await pilot.press("comma")
+        assert app.screen.windows["step"].span[0] < span[0]
+        by_step.post_message(by_step.Wheeled(0.5, 1))
+        by_time.post_message(by_time.Pointed(0.5))
+        await pilot.pause()
+        await pilot.press("0")
+        assert app.screen.windows["step"].span is None
+        assert (ends(by_step), ends(by_time)) == before
+
+
+async def test_the_losses_can_be_exported_by_step(runs, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    app = runs.add("float32", "float16-scaled").app()
+    async with app.run_test(size=SIZE) as pilot:
+        await open_on(app, pilot)
+        await pilot.press("c", "e")
+        await pilot.pause()
+        rows = list(csv.DictReader((tmp_path / "keras-mp-compare.csv").read_text().splitlines()))
+        for job in app.screen.jobs:
+            told = [float(row[job.name]) for row in rows if row[job.name]]
+            assert told == job.points["loss"].tolist()

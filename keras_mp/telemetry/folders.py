@@ -1,13 +1,23 @@
 """Where the runs lie on disk: names of folders and files, and whose folder a new job takes."""
 
+import contextlib
+import errno
 import json
 import os
 import re
 import threading
 import time
 from pathlib import Path
+from types import ModuleType
+from typing import Literal
 
 from keras_mp.telemetry.process import is_alive
+
+fcntl: ModuleType | None
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None
 
 META_FILE = "meta.json"
 MAX_NAME_BYTES = 120
@@ -39,10 +49,39 @@ def folder_name(name: str) -> str:
     return clean or "run"
 
 
-# Run folders that a writer of this process has open: a second job of the same name, beside the
-# first, gets a folder of its own, while one that comes after it goes on in the same folder.
-_open_folders: set[str] = set()
+# Run folders that a writer of this process has open, each with the descriptor of its lock: a second
+# job of the same name, beside the first, gets a folder of its own, while one that comes after it
+# goes on in the same folder.
+_open_folders: dict[str, int | None] = {}
 _open_lock = threading.Lock()
+
+LOCK_FILE = ".writer"
+
+
+def _lock(folder: Path) -> int | Literal[False] | None:
+    """Lock the run against other processes, until this one ends, however it ends.
+
+    Two jobs of one name that start in the same instant cannot see it in ``meta.json`` yet. A POSIX
+    lock goes with its process, is not handed to forked children, and works over NFS.
+
+    Returns:
+        The descriptor to keep; False if another process has the lock; None where it cannot be told
+        (no such locks, a folder that cannot be written: the journal will say so).
+    """
+    if fcntl is None:
+        return None
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0)
+        descriptor = os.open(folder / LOCK_FILE, flags, 0o666)
+    except OSError:
+        return None
+    try:
+        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return descriptor
+    except OSError as error:
+        os.close(descriptor)
+        return False if error.errno in (errno.EACCES, errno.EAGAIN) else None
 
 
 def _held_by_other(folder: Path) -> bool:
@@ -64,7 +103,7 @@ def claim_run(
 
     With a name: that folder, so that a resumed job goes on in its own journal. Without: a fresh
     one, called after ``default`` and the time. A folder that another live job is writing is never
-    shared: the new one is called ``name-2``, ``name-3`` and so on. Nothing is created yet.
+    shared: the new one is called ``name-2``, ``name-3`` and so on. Only a lock file is created.
 
     With ``shared`` (the further ranks of one job) it is the folder of that name in any case.
     """
@@ -79,7 +118,10 @@ def claim_run(
                 continue
             if name is not None and _held_by_other(folder):
                 continue
-            _open_folders.add(key)
+            lock = _lock(folder)
+            if lock is False:
+                continue
+            _open_folders[key] = lock
             return folder
     raise ValueError(
         f"There are already 9,999 live runs called {base!r}; expected a free name. "
@@ -90,4 +132,7 @@ def claim_run(
 def release_run(folder: Path) -> None:
     """A later writer of this process may go on in ``folder``."""
     with _open_lock:
-        _open_folders.discard(os.path.abspath(folder))
+        lock = _open_folders.pop(os.path.abspath(folder), None)
+        if lock is not None:
+            with contextlib.suppress(OSError):
+                os.close(lock)

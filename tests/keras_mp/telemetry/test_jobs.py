@@ -145,3 +145,45 @@ def test_any_order_of_records_folds_without_an_error(kinds, data):
         job.apply(r.KINDS[kind](step=step, time=data.draw(st.floats(-1e300, 1e300)), **extra), rank)
         assert job.step >= 0 and np.all(np.diff(job.series["step"]) > 0)
         _ = (job.eta_seconds, job.samples_per_second, job.skipped_share, job.skips_within(5))
+
+
+def steps(job, numbers, begin, pace):
+    for place, step in enumerate(numbers):
+        job.apply(r.Step(step=step, time=begin + pace * place, loss=1.0, seconds=pace, steps=1))
+
+
+def test_eta_of_a_resumed_job_leaves_the_pause_out():
+    job = Job("a")
+    job.meta = r.Meta(run_id="a", name="a", started=0.0, host="h", pid=1, planned_steps=100)
+    job.apply(r.Start(time=0.0))
+    steps(job, range(1, 41), 1.0, 2.0)
+    job.apply(r.Start(time=1e6, step=30))  # days later, from a checkpoint
+    steps(job, range(31, 51), 1e6 + 1, 0.5)
+    assert job.wall_steps_per_second == pytest.approx(2.0)
+    assert job.eta_seconds == pytest.approx(25.0)
+
+
+def test_a_clock_that_jumps_back_or_forth_hides_nothing():
+    from keras_mp.telemetry.health import verdict
+
+    job = Job("a")
+    job.meta = r.Meta(run_id="a", name="a", started=1e6, host="elsewhere", pid=1, planned_steps=100)
+    job.apply(r.Start(time=1e6))
+    steps(job, range(1, 21), 1e6, 1.0)
+    steps(job, range(21, 41), 1e6 - 3600, 1.0)  # set back by an hour
+    now = 1e6 - 3600 + 20
+    assert verdict(job, now).state == "running"
+    assert job.wall_steps_per_second == pytest.approx(1.0, rel=0.1) and job.eta_seconds < 100
+    assert verdict(job, now + 600).state == "stalled"  # not only an hour later
+    steps(job, range(41, 61), 2e6, 1.0)  # and far ahead
+    assert verdict(job, 2e6 + 20).state == "running" and job.last_time == 2e6 + 19
+
+
+def test_tokens_and_the_share_of_waiting_are_of_the_last_windows():
+    job = Job("a")
+    for step in range(1, 10):
+        waits = 0.9 if step < 4 else 0.25
+        job.apply(r.Step(step=step, time=float(step), seconds=1.0, tokens=70, input_wait=waits))
+    assert (job.tokens_per_second, job.input_share) == (70.0, 0.25)
+    assert Job("b").tokens_per_second is None and Job("b").input_share is None
+    assert "input_share" in job.series.columns and "input_share" not in Job("b").series.columns

@@ -1,6 +1,7 @@
 """A probe of real models: right shares, nothing missed, nothing of the model changed."""
 
 import math
+import os
 import xml.etree.ElementTree as ET
 
 import numpy as np
@@ -10,6 +11,8 @@ import keras_mp
 from keras_mp.numerics.histogram import exponent_histogram
 
 pytestmark = pytest.mark.backend
+# jax compiles each pass: seconds a test.
+slow_on_jax = pytest.mark.slow if os.environ.get("KERAS_BACKEND") == "jax" else lambda test: test
 
 
 @pytest.fixture
@@ -85,6 +88,7 @@ def test_a_known_share_of_synthetic_gradients_underflows(keras):
     assert found.at(2.0**16).get("head").shares().lost == scaled.get("head").shares().lost == 0.0
 
 
+@slow_on_jax
 def test_a_dead_relu_is_no_underflow(keras):
     """All gradients behind dead units are zero, and none of them was lost."""
     y = np.full((50, 20), 2.0**-6, "float32")
@@ -100,6 +104,7 @@ def test_a_dead_relu_is_no_underflow(keras):
     assert keras_mp.probe(model, (x, tiny), loss=loss).underflow == 1.0
 
 
+@slow_on_jax
 def test_prediction_from_float32_agrees_with_the_own_pass(keras):
     """The float32 histogram of a float32 model says what float16 will lose."""
     y = known_gradients(lost=450, kept=450)
@@ -124,6 +129,7 @@ def build_functional(keras):
     return keras.Model(inputs, layers.Dense(4, name="head")(inner(h)))
 
 
+@slow_on_jax
 def test_functional_nested_shared_and_functions_between_layers(keras):
     keras.config.set_dtype_policy("mixed_float16")
     model = build_functional(keras)
@@ -142,6 +148,7 @@ def test_functional_nested_shared_and_functions_between_layers(keras):
     assert found.loss == pytest.approx(found.own_loss, rel=0.02) and found.loss != found.own_loss
 
 
+@slow_on_jax
 def test_subclassed_models_and_what_they_compute_at_their_end(keras):
     @keras.saving.register_keras_serializable("test_probe")
     class Net(keras.Model):
@@ -168,6 +175,7 @@ def test_subclassed_models_and_what_they_compute_at_their_end(keras):
     assert late.norm == pytest.approx(3 * end.norm, rel=1e-5)  # y = 3 * late
 
 
+@slow_on_jax
 def test_recurrent_layers_are_seen_from_outside(keras):
     keras.config.set_dtype_policy("mixed_float16")
     model = keras.Sequential(
@@ -207,6 +215,7 @@ def test_numbers_are_those_of_a_hand_made_pass(keras):
     assert found.largest_scale == pytest.approx(65504 / limit, rel=1e-5)
 
 
+@slow_on_jax
 def test_nothing_of_the_model_changes_and_the_training_goes_on_as_if_nobody_had_looked(keras):
     def trained(looks):
         keras.utils.clear_session()
@@ -237,6 +246,7 @@ def test_nothing_of_the_model_changes_and_the_training_goes_on_as_if_nobody_had_
         np.testing.assert_array_equal(a, b)
 
 
+@slow_on_jax
 def test_both_passes_drop_the_same_units(keras):
     """With other masks a tenth of all gradients would be zero in one pass alone."""
     keras.config.set_dtype_policy("mixed_float16")
@@ -250,6 +260,7 @@ def test_both_passes_drop_the_same_units(keras):
     assert 0.05 < zero < 0.2 and found.get("a").underflow == 0.0
 
 
+@slow_on_jax
 def test_recurrent_dropout_is_not_compared(keras):
     """Its masks cannot be made to agree: the measured share is unknown, not wrong."""
     keras.config.set_dtype_policy("mixed_float16")
@@ -274,6 +285,7 @@ def test_activations_alone_and_what_overflows_in_them(keras):
     assert found.get("huge", "activation").shares("bfloat16").overflow == 0.0
 
 
+@slow_on_jax
 def test_the_scale_is_that_of_the_optimizer(keras):
     x, y = data()
     model = keras.Sequential([keras.Input((16,)), keras.layers.Dense(4)])
@@ -289,6 +301,7 @@ def test_the_scale_is_that_of_the_optimizer(keras):
         assert found.of("activation")[0].scale == 1.0
 
 
+@slow_on_jax
 def test_regularizers_and_sample_weights_are_in_the_loss(keras):
     x, y = data()
     model = keras.Sequential(
@@ -320,6 +333,7 @@ def test_what_is_wrong_is_said(keras):
         found.get("nowhere")
 
 
+@slow_on_jax
 def test_the_table_and_the_picture_show_every_layer(keras):
     keras.config.set_dtype_policy("mixed_float16")
     model = build_functional(keras)

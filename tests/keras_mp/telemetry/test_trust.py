@@ -64,11 +64,12 @@ KILLED_AT_RANDOM_BYTES = """
         os.write, os.replace = dying_write, dying_replace
         writer = JournalWriter(folder, max_bytes=3000)
         writer.start(meta, first - 1)
+        write(tell, b"s")
         for number in range(first, 10**6):
             writer.write(r.Step(step=number, time=float(number), loss=1.0 / number))
             write(tell, b"x")  # the caller goes on: this one must not be lost
 
-    done = torn = 0
+    done = torn = begun = 0
     for _ in range(rounds):
         left = dice.randrange(1, 2500)
         out, tell = os.pipe()
@@ -78,20 +79,23 @@ KILLED_AT_RANDOM_BYTES = """
         os.close(tell)
         told = 0
         while block := os.read(out, 65536):
-            told += len(block)
+            told += block.count(b"x")
+            begun += block.count(b"s")
         os.close(out)
         _, status = os.waitpid(child, 0)
         assert os.WTERMSIG(status) == signal.SIGKILL
         places = sorted(folder.glob("events-0*.jsonl"),
                         key=lambda p: int((p.name + ".0").split(".")[1].replace("jsonl", "0")))
         readers = [JournalFile(path) for path in places]
-        steps = []
+        steps, starts = [], 0
         for record in (x for f in readers for x in f.read()):
             if isinstance(record, r.Start):  # what lies behind it is done again
                 steps = [n for n in steps if n <= record.step]
+                starts += not record.continues
             elif isinstance(record, r.Step):
                 steps.append(record.step)
         assert steps == list(range(1, len(steps) + 1)), "lost or twice"
+        assert starts >= begun, "the line behind a torn one was lost"
         assert len(steps) in (done + told, done + told + 1), (len(steps), done, told)
         done, torn = len(steps), sum(f.corrupt for f in readers)
     print(done, torn, len(places))

@@ -9,7 +9,6 @@ import numpy as np
 from keras import ops
 
 from keras_mp.scaling.attribution import Attribution, attribute
-from keras_mp.scaling.binding import computes_in_float16
 from keras_mp.scaling.report import OverflowReport, overflow_report
 from keras_mp.scaling.ring import StepRow, decode
 
@@ -25,8 +24,7 @@ class TellsTheHost:
     _headroom_every: int
     _distances: dict[int, int]
     _trainable_variables: list[Any]
-    _binding: Any
-    _bind_later: bool
+    _first_scale: Any
     config: Any
 
     @property
@@ -36,11 +34,6 @@ class TellsTheHost:
         if self._state is None:
             return self._first_scale()
         return float(ops.convert_to_numpy(self._state.scale))
-
-    def _first_scale(self) -> float:
-        """The scale before the optimizer is built: the one that it will have when it is."""
-        model = None if self._binding is None or self._bind_later else self._binding.model
-        return self.config.initial_scale if model is None or computes_in_float16(model) else 1.0
 
     @property
     def skipped_steps(self) -> int:

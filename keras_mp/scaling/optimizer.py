@@ -4,11 +4,11 @@ import warnings
 from typing import Any
 
 import keras
-import numpy as np
 from keras import ops
 
 from keras_mp.scaling import checkpoint
-from keras_mp.scaling.binding import Binding, computes_in_float16, protected_variables
+from keras_mp.scaling.arguments import take_over_fixed_scale, the_same, unwrapped
+from keras_mp.scaling.binding import BindsAModel
 from keras_mp.scaling.device_state import DeviceState
 from keras_mp.scaling.forwarding import ForwardsToInner, check_accumulation, check_scaled_once
 from keras_mp.scaling.kernels import kernel_for
@@ -20,7 +20,7 @@ from keras_mp.scaling.state import ScaleConfig
 
 @keras.saving.register_keras_serializable(package="keras_mp")
 class LossScaleOptimizer(
-    TellsTheHost, KerasNames, ForwardsToInner, keras.optimizers.LossScaleOptimizer
+    BindsAModel, TellsTheHost, KerasNames, ForwardsToInner, keras.optimizers.LossScaleOptimizer
 ):
     """Wraps any Keras optimizer: scales the loss, skips overflowed steps, moves the scale.
 
@@ -81,15 +81,15 @@ class LossScaleOptimizer(
         **kwargs: Any,
     ):
         given = keras.optimizers.get(inner_optimizer)
-        inner_optimizer = _unwrapped(given)
+        inner_optimizer = unwrapped(given)
         if dynamic_growth_steps is not None:
-            growth_interval = _same("growth_interval", growth_interval, dynamic_growth_steps)
+            growth_interval = the_same("growth_interval", growth_interval, dynamic_growth_steps)
         if dynamic is False and scale == "dynamic":
             scale, initial_scale = (2.0**15 if initial_scale is None else initial_scale), None
             growth_interval = None
         fixed = inner_optimizer.loss_scale_factor
         if fixed is not None:
-            scale = _take_over_fixed_scale(scale, fixed)
+            scale = take_over_fixed_scale(scale, fixed)
         preset, config = resolve(
             scale,
             initial_scale=initial_scale,
@@ -174,44 +174,6 @@ class LossScaleOptimizer(
         carried = [] if self._kernel is None else self._kernel.carried
         masters = [] if self._masters is None else self._masters.variables
         return [*own, *self.inner_optimizer.variables, *carried, *masters]
-
-    def bind(self, model: Any) -> None:
-        """Decide by this model's layers, and spare its state on skipped steps.
-
-        The loss is scaled if any trainable layer computes in float16. On a skipped step the own
-        non-trainable variables of trainable layers (BatchNorm statistics) stay as they were, and a
-        loss that is not finite stays out of the epoch's mean. ``keras_mp.Monitor`` binds the model
-        it is given to; binding again is harmless.
-
-        Args:
-            model: The ``keras.Model`` that is trained. Held weakly. It may be built later, but
-                before the first step.
-        """
-        if self._binding is not None and self._binding.model is model:
-            self.refresh()  # compiled again, perhaps: its loss tracker is another one then
-            return
-        object.__setattr__(self, "_binding", Binding(model))
-        if self._in_flight:
-            # Gradients of a loss that was scaled before are on their way here: the scale must stay
-            # what it was for them.
-            object.__setattr__(self, "_bind_later", True)
-        elif self.built:
-            self._take_binding()
-
-    def _take_binding(self) -> None:
-        model = self._binding.model
-        if model is not None and self._kernel.can_bind():
-            self._state.switch(computes_in_float16(model))
-            self._kernel.bind(self._binding, protected_variables(model))
-
-    def refresh(self) -> None:
-        """Take what the bound model's state is now as what a skipped step goes back to.
-
-        On tensorflow, call it after weights were changed from outside between two steps without
-        ``keras_mp.Monitor``, which does it at the first batch of an epoch. Elsewhere it is noticed.
-        """
-        if self._kernel is not None:
-            self._kernel.refresh()
 
     # The step.
 
@@ -332,17 +294,6 @@ class LossScaleOptimizer(
             self.inner_optimizer.finalize_variable_values(self._masters.targets_of(var_list))
             self._masters.after()
 
-    def _saw_graph(self, half: bool | None, distances: dict[int, int]) -> None:
-        """What a kernel learnt from the loss' graph.
-
-        Args:
-            half: Whether it computes in float16; None where it cannot be told.
-            distances: Operations between each variable (by index) and the loss.
-        """
-        object.__setattr__(self, "_distances", distances)
-        if half is not None and self._binding is None:
-            self._state.switch(half)
-
     # Saving (see ``checkpoint``).
 
     def save_own_variables(self, store: Any) -> None:
@@ -386,45 +337,3 @@ class LossScaleOptimizer(
         if preset is not None:
             optimizer.preset = preset
         return optimizer
-
-
-def _unwrapped(optimizer: Any) -> Any:
-    """An optimizer without the loss scale wrappers around it: two wrappers would scale twice."""
-    if not isinstance(optimizer, keras.optimizers.Optimizer):
-        raise TypeError(
-            "`inner_optimizer` must be a keras.optimizers.Optimizer, its name or its config. "
-            f"Received: inner_optimizer={optimizer!r} (of type {type(optimizer)})"
-        )
-    if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
-        warnings.warn(
-            "The optimizer is wrapped in a LossScaleOptimizer already; its wrapper is replaced by "
-            "this one, so that the loss is scaled once. Pass the inner optimizer instead.",
-            stacklevel=3,
-        )
-        return _unwrapped(optimizer.inner_optimizer)
-    return optimizer
-
-
-def _take_over_fixed_scale(scale: Any, fixed: float) -> Any:
-    """A fixed ``loss_scale_factor`` of the inner optimizer becomes this wrapper's static scale."""
-    if scale != "dynamic" and scale != fixed:
-        raise ValueError(
-            "The inner optimizer has a fixed `loss_scale_factor` and the wrapper another scale: "
-            "remove one of them. "
-            f"Received: scale={scale!r}, inner_optimizer.loss_scale_factor={fixed!r}"
-        )
-    warnings.warn(
-        f"The inner optimizer's `loss_scale_factor` of {fixed} becomes the wrapper's static scale "
-        f"(scale={fixed}); the inner optimizer's own is set to None, so that gradients are "
-        "unscaled once. Pass scale= to LossScaleOptimizer instead.",
-        stacklevel=3,
-    )
-    return float(np.float32(fixed))
-
-
-def _same(name: str, one: Any, other: Any) -> Any:
-    if one is not None and one != other:
-        raise ValueError(
-            f"`{name}` and its Keras name were both given. Received: {one!r} and {other!r}"
-        )
-    return other

@@ -89,7 +89,8 @@ class LossGuard:
         finite = tf.math.is_finite(loss)
         weight = self._settle_whole(variables[0], variables[1], before[0], before[1], loss, finite)
         for i in range(2, len(variables), 2):
-            self._settle_part(*variables[i : i + 2], *before[i : i + 2], weight, finite)
+            total, count = variables[i : i + 2]
+            self._settle_part(total, count, before[i], before[i + 1], weight, finite)
         if tf.executing_eagerly():
             self.values = [v.read_value() for v in variables]
 

@@ -363,7 +363,7 @@ class TorchKernel(Kernel):
 def _samples(inputs: Any) -> int:
     """The size of a batch, as Keras weighs its loss."""
     first = next((x for x in tree.flatten(inputs) if x is not None), None)
-    return first.shape[0] if getattr(first, "ndim", 0) else 1
+    return first.shape[0] if first is not None and first.ndim else 1
 
 
 def _dense(grad: Any) -> Any:

@@ -249,7 +249,7 @@ def check_mean_loss():
 
 def test_a_skipped_step_spares_a_bound_models_statistics(monkeypatch):
     check_statistics()
-    monkeypatch.setattr("keras_mp.scaling.optimizer.protected_variables", lambda model: [])
+    monkeypatch.setattr("keras_mp.scaling.binding.protected_variables", lambda model: [])
     monkeypatch.setattr("keras_mp.scaling.jax_training.protected_variables", lambda model: [])
     fails(check_statistics)
 
@@ -461,7 +461,7 @@ def check_float32_model():
 def test_a_float32_model_is_guarded_without_being_scaled(monkeypatch):
     check_float32_model()
     with monkeypatch.context() as patch:
-        patch.setattr("keras_mp.scaling.optimizer.computes_in_float16", lambda model: True)
+        patch.setattr("keras_mp.scaling.binding.computes_in_float16", lambda model: True)
         fails(check_float32_model)
     without_check(monkeypatch)
     fails(check_float32_model)

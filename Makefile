@@ -15,7 +15,7 @@ export TF_NUM_INTRAOP_THREADS ?= 1
 export TF_NUM_INTEROP_THREADS ?= 1
 export TF_CPP_MIN_LOG_LEVEL   ?= 2
 
-.PHONY: demo test test-all check format install clean record screenshots
+.PHONY: demo test test-all check format install clean record screenshots docs
 
 demo: install          ## train three real jobs and watch them (BACKEND=torch|tensorflow)
 	@$(BIN)/keras-mp demo --backend $(BACKEND)
@@ -47,6 +47,9 @@ record: install        ## write the journals that the dashboard's tests and pict
 screenshots: install   ## draw docs/*.svg from the recorded journals with the real dashboard
 	$(BIN)/python docs/screenshots.py
 
+docs: install          ## the documentation as a site, in build/site; a broken link is an error
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
 install: $(STAMP)
 
 # torch's CPU build first: the plain one brings several gigabytes of CUDA on Linux. Where pip's
@@ -58,7 +61,7 @@ $(STAMP): pyproject.toml constraints.txt
 	  $(PIP) $(TORCH)+cpu 2>/dev/null || \
 	  echo "no CPU build of $(TORCH) at pip's index: taking the plain one, which brings CUDA"; \
 	fi
-	@$(PIP) -e '.[dev,torch,jax]' tensorflow-cpu
+	@$(PIP) -e '.[dev,docs,torch,jax]' tensorflow-cpu
 	@touch $@
 
 clean:

@@ -1,0 +1,163 @@
+"""The documentation: its code runs, its commands exist, it says all verdicts, the site builds."""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+import keras_mp
+from keras_mp.cli import build_parser, main
+from keras_mp.telemetry.health import State
+from keras_mp.telemetry.scale_health import ScaleState
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+BACKEND = os.environ.get("KERAS_BACKEND", "torch")
+PAGES = sorted(p.relative_to(DOCS).as_posix() for p in DOCS.rglob("*.md"))
+# <!-- only: torch --> or <!-- torchrun: 2 --> or <!-- needs: a file --> may stand over a block.
+BLOCK = re.compile(
+    r"(?:^ *<!-- (?P<note>[^\n]*?) -->\n)?^(?P<indent> *)```(?P<language>\w+)\n"
+    r"(?P<code>.*?)^(?P=indent)```",
+    re.MULTILINE | re.DOTALL,
+)
+
+
+def blocks(page, language):
+    """(note, code) of each block of the page, in order."""
+    text = (DOCS / page).read_text(encoding="utf-8")
+    return [
+        (match["note"] or "", textwrap.dedent(match["code"]))
+        for match in BLOCK.finditer(text)
+        if match["language"] == language
+    ]
+
+
+WITH_PYTHON = [
+    page for page in PAGES if any(not n.startswith("torchrun") for n, _ in blocks(page, "python"))
+]
+COMMANDS = [
+    (page, note, line)
+    for page in PAGES
+    for note, code in blocks(page, "bash")
+    for line in code.splitlines()
+    if line.startswith("keras-mp ")
+]
+
+
+@pytest.mark.backend
+@pytest.mark.parametrize("page", WITH_PYTHON)
+def test_the_pages_code_runs(page, tmp_path, monkeypatch):
+    """All blocks of a page, one after the other, as a reader would type them."""
+    monkeypatch.chdir(tmp_path)
+    ran = 0
+    names = {"__name__": "__main__"}
+    for note, code in blocks(page, "python"):
+        kind, _, what = note.partition(": ")
+        if kind == "torchrun" or (kind == "only" and what != BACKEND):
+            continue
+        exec(compile(code, f"docs/{page}", "exec"), names)
+        ran += 1
+    assert ran or all(n.startswith("only") for n, _ in blocks(page, "python"))
+
+
+@pytest.mark.backend
+@pytest.mark.skipif(BACKEND != "torch", reason="torch.distributed")
+def test_the_code_for_several_processes_skips_the_bad_step_in_both(tmp_path):
+    (code,) = [c for n, c in blocks("howto/ddp.md", "python") if n == "torchrun: 2"]
+    (tmp_path / "train.py").write_text(code)
+    torchrun = [sys.executable, "-W", "ignore", "-m", "torch.distributed.run", "--standalone"]
+    done = subprocess.run(
+        [*torchrun, "--nproc_per_node=2", "train.py"],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env=os.environ | {"KERAS_BACKEND": "torch", "OMP_NUM_THREADS": "1"},
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    said = sorted(line for line in done.stdout.splitlines() if line.startswith("process"))
+    assert said == [f"process {rank}: skipped 1, scale 16384.0" for rank in (0, 1)]
+    journals = sorted(path.name for path in tmp_path.glob("runs/ddp/events-*.jsonl"))
+    assert journals == ["events-0.jsonl", "events-1.jsonl"]
+
+
+@pytest.mark.parametrize(("page", "note", "line"), COMMANDS, ids=lambda value: str(value)[:60])
+def test_the_command_exists_with_these_arguments(page, note, line):
+    words = shlex.split(line.split(" > ")[0].split(" || ")[0], comments=True)
+    args = build_parser().parse_args(words[1:])
+    assert args.command == words[1]
+
+
+@pytest.mark.parametrize("line", [c for _, n, c in COMMANDS if " estimate " in c and not n])
+def test_the_estimates_run(line, capsys):
+    assert main(shlex.split(line, comments=True)[1:]) == 0
+    assert capsys.readouterr().out
+
+
+def test_every_verdict_is_on_its_page():
+    page = (DOCS / "howto" / "verdict.md").read_text()
+    for word in (*get_args(ScaleState), *get_args(State)):
+        assert f"`{word}`" in page, word
+
+
+def test_the_pages_of_the_lab_are_those_that_it_has():
+    from tui.lab.screen import PAGES as LAB
+
+    page = (DOCS / "howto" / "lab.md").read_text()
+    assert re.findall(r"^\| (\w+) \|", page, re.MULTILINE)[1:] == [p.TITLE for p in LAB]
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """The built site. --strict: a broken link, or a page that the menu lacks, is an error."""
+    folder = tmp_path_factory.mktemp("site")
+    done = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env=os.environ | {"NO_MKDOCS_2_WARNING": "1"},
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def test_the_site_has_every_page_and_every_public_name(site):
+    for page in PAGES:
+        assert (site / page.replace(".md", ".html")).is_file(), page
+    api = (site / "api.html").read_text()
+    for name in keras_mp._PUBLIC:
+        assert re.search(rf'id="keras_mp\.[\w.]*\b{name}"', api), name
+    for member in ("overflow_report", "loss_scale", "headroom", "bind"):
+        assert f'LossScaleOptimizer.{member}"' in api, member
+
+
+def test_the_site_carries_what_stands_elsewhere_and_fetches_nothing(site):
+    assert "float8 is refused" in (site / "limits.html").read_text()
+    assert "scaler.py" in (site / "benchmarks.html").read_text()
+    assert "keras-mp estimate" in (site / "changes.html").read_text()
+    assert 'dir="rtl"' in (site / "ar.html").read_text()
+    for page in site.rglob("*.html"):
+        fetched = re.findall(
+            r'(?:src|href)="(https?://[^"]+\.(?:js|css|woff2?))"', page.read_text()
+        )
+        assert fetched == [], page
+
+
+@pytest.mark.backend
+def test_the_reference_lists_what_the_optimizer_inherits_from_ours():
+    import importlib.util
+
+    spec = importlib.util.spec_from_file_location("docs_hooks", DOCS / "hooks.py")
+    hooks = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(hooks)
+    for name, members in hooks.INHERITED.items():
+        for member in members:
+            assert hasattr(getattr(keras_mp, name), member), member

@@ -18,8 +18,9 @@ from tui.snapshot import JobView, Snapshot, Table, view
 # A job is judged again after this long, sooner only where something happened to it: a verdict looks
 # back over a job's history, and costs as much as fifty of its records.
 JUDGE_SECONDS = 1.0
-# What nobody looks at is shown anew (for sorting and counting) after this long.
-UNSEEN_SECONDS = 1.0
+# What nobody looks at is shown anew (for sorting and counting) after this long, and judged again
+# where nothing happened to it after that many times as long.
+UNSEEN_SECONDS, UNSEEN_PATIENCE = 1.0, 3.0
 
 
 @dataclass
@@ -157,7 +158,9 @@ class Reader:
             return True
         # By the job's own clock too: a replay, and a test, may set ours.
         clock, last = known.judged
-        return 0 <= now - clock < JUDGE_SECONDS and (job.last_time or 0.0) - last < JUDGE_SECONDS
+        seen = self.in_view is None or key in self.in_view
+        limit = JUDGE_SECONDS * (1.0 if seen else UNSEEN_PATIENCE)
+        return 0 <= now - clock < limit and (job.last_time or 0.0) - last < limit
 
     def _make(
         self,

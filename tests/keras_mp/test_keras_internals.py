@@ -201,3 +201,19 @@ def test_the_train_function_is_watched_until_it_is_let_go():
     assert model.train_function is not original  # no longer its own to take off
     internals.watch_train_function(model, around)()
     assert model.train_function is original
+
+
+def test_called_with_mask_sees_a_mask_given_by_hand():
+    inputs, mask = keras.Input((4, 1)), keras.Input((4,), dtype="bool")
+    by_hand, without = keras.layers.GlobalAveragePooling1D(), keras.layers.GlobalAveragePooling1D()
+    by_hand(inputs, mask=mask)
+    without(inputs)
+    assert _keras_internals.called_with_mask(by_hand)
+    assert not _keras_internals.called_with_mask(without)
+
+
+def test_follows_autocast_tells_what_a_half_precision_layer_sees():
+    layer = keras.layers.BatchNormalization()
+    layer.build((2, 3))
+    assert _keras_internals.follows_autocast(layer.gamma)
+    assert not _keras_internals.follows_autocast(layer.moving_mean)

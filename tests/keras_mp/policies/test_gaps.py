@@ -1,0 +1,131 @@
+"""What a backend lacks or loses in half precision: a plan finds it, and it is so."""
+
+import keras
+import numpy as np
+import pytest
+from keras import layers, ops
+
+import keras_mp
+
+pytestmark = pytest.mark.backend
+HALF = ("mixed_float16", "mixed_bfloat16")
+
+
+def codes(model, policy):
+    return {row.layer: row.code for row in keras_mp.plan(model, policy, device="cpu")}
+
+
+def host(tensor):
+    return np.asarray(ops.convert_to_numpy(ops.cast(tensor, "float32")))
+
+
+class Counting(layers.Layer):
+    """A layer of a user's that counts its calls in a float32 variable, as Keras' guides show it."""
+
+    def __init__(self, autocast=True, **kwargs):
+        super().__init__(**kwargs)
+        self.calls = self.add_weight(
+            shape=(), initializer="zeros", trainable=False, autocast=autocast
+        )
+
+    def call(self, inputs):
+        self.calls.assign(self.calls + 1.0)
+        return inputs
+
+
+class TestLostState:
+    def model(self, policy="float32", **kwargs):
+        with keras_mp.policy_scope(policy):
+            counting = Counting(**kwargs)
+            return keras.Sequential([keras.Input((2,)), counting, layers.Dense(1)])
+
+    def counted(self, model):
+        for _ in range(3):
+            model(np.ones((1, 2), "float32"))
+        return float(host(model.layers[0].calls.value))
+
+    @pytest.mark.parametrize("policy", HALF)
+    def test_it_is_so_on_torch_and_a_plan_mends_it(self, policy, backend):
+        stock = self.counted(self.model(policy))
+        planned = self.model()
+        keras_mp.plan(planned, policy).apply(planned)
+        assert self.counted(planned) == 3
+        assert stock == (0 if backend == "torch" else 3)
+        found = codes(self.model(), policy)["Counting"]
+        assert found == ("lost-state" if backend == "torch" else "custom")
+
+    def test_a_variable_that_is_not_cast_is_safe(self):
+        assert codes(self.model(autocast=False), "mixed_float16")["Counting"] == "custom"
+        model = self.model("mixed_float16", autocast=False)
+        assert self.counted(model) == 3
+
+    def test_spectral_normalization(self, backend):
+        model = keras.Sequential(
+            [keras.Input((4,)), layers.SpectralNormalization(layers.Dense(3)), layers.Dense(1)]
+        )
+        keras_mp.plan(model, "mixed_bfloat16").apply(model)
+        model(np.ones((2, 4), "float32"), training=True)
+        kernel = host(model.layers[0].layer.kernel.value)
+        start = kernel / np.linalg.norm(kernel, 2)
+        assert model.layers[0].compute_dtype == ("float32" if backend == "torch" else "bfloat16")
+        for _ in range(20):
+            model(np.ones((2, 4), "float32"), training=True)
+        kernel = host(model.layers[0].layer.kernel.value)
+        assert np.linalg.norm(kernel, 2) == pytest.approx(1, abs=0.02)
+        np.testing.assert_allclose(kernel, start, rtol=0.02, atol=0.02)
+
+
+class TestNoGradient:
+    def model(self, interpolation):
+        return keras.Sequential(
+            [
+                keras.Input((4, 4, 1)),
+                layers.Dense(2, name="below"),
+                layers.UpSampling2D(2, interpolation=interpolation),
+                layers.Dense(1),
+            ]
+        )
+
+    @pytest.mark.parametrize("policy", HALF)
+    def test_what_stands_below_a_bicubic_resize_trains(self, policy):
+        model = self.model("bicubic")
+        keras_mp.plan(model, policy).apply(model)
+        optimizer = keras_mp.LossScaleOptimizer(keras.optimizers.SGD(0.1), initial_scale=8.0)
+        model.compile(optimizer, "mse")
+        before = host(model.get_layer("below").kernel.value)
+        model.train_on_batch(np.ones((2, 4, 4, 1)), np.full((2, 8, 8, 1), 3.0))
+        assert not np.array_equal(host(model.get_layer("below").kernel.value), before)
+
+    def test_it_is_said_on_tensorflow_alone(self, backend):
+        expected = "no-gradient" if backend == "tensorflow" else "pointwise"
+        assert codes(self.model("bicubic"), "mixed_bfloat16")["UpSampling2D"] == expected
+        assert codes(self.model("nearest"), "mixed_bfloat16")["UpSampling2D"] == "pointwise"
+
+
+class TestSums:
+    def model(self, masked):
+        inputs, mask = keras.Input((4000, 1)), keras.Input((4000,), dtype="bool")
+        pooled = layers.GlobalAveragePooling1D()(inputs, mask=mask if masked else None)
+        model = keras.Model([inputs, mask], layers.Dense(1, kernel_initializer="ones")(pooled))
+        return model
+
+    def test_a_mask_given_by_hand_is_seen(self):
+        model = self.model(masked=True)
+        assert codes(model, "mixed_float16")["GlobalAveragePooling1D"] == "mean-pooling"
+        keras_mp.plan(model, "mixed_float16").apply(model)
+        outputs = model([np.full((1, 4000, 1), 100.0, "float32"), np.ones((1, 4000), bool)])
+        assert host(outputs)[0, 0] == pytest.approx(100, rel=1e-3)
+
+    def test_without_one_nothing_is_said(self):
+        found = codes(self.model(masked=False), "mixed_float16")["GlobalAveragePooling1D"]
+        assert found == "reduction"
+
+
+@pytest.mark.parametrize("policy", HALF)
+def test_pooling_in_three_dimensions_runs_under_a_plan(policy):
+    for layer in (layers.AveragePooling3D, layers.MaxPooling3D, layers.AdaptiveAveragePooling3D):
+        model = keras.Sequential(
+            [keras.Input((4, 4, 4, 1)), layer(2), layers.Flatten(), layers.Dense(1)]
+        )
+        keras_mp.plan(model, policy, device="cpu").apply(model)
+        assert np.isfinite(host(model(np.ones((1, 4, 4, 4, 1), "float32")))).all()

@@ -1,5 +1,7 @@
 """How a model and data get to a trial's processes: by a name they can look up, or by a file."""
 
+import importlib
+import importlib.util
 import os
 import sys
 import tempfile
@@ -74,6 +76,37 @@ def where(thing: Any) -> str:
     return f"{module}:{name}"
 
 
+def named(spec: str) -> Any:
+    """What ``package.module:function`` or ``folder/file.py:function`` names.
+
+    Raises:
+        ValueError: There is no such module, file or function.
+    """
+    where, _, name = spec.rpartition(":")
+    if not where or not name:
+        raise ValueError(f"Expected a .keras file or package.module:function. Received: {spec!r}")
+    try:
+        from_file = where.endswith(".py")
+        module = _module_of_file(where) if from_file else importlib.import_module(where)
+        return getattr(module, name)
+    except (ImportError, AttributeError, OSError) as error:
+        raise ValueError(
+            "Expected package.module:function that can be imported from here. "
+            f"Received: {spec!r} ({type(error).__name__}: {error})"
+        ) from error
+
+
+def _module_of_file(path: str) -> Any:
+    name = os.path.splitext(os.path.basename(path))[0]
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise OSError(f"{path} is no Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # its classes must be found when they are pickled or saved
+    spec.loader.exec_module(module)
+    return module
+
+
 def _written(data: Any, folder: str) -> str:
     arrays = {}
     for side, given in zip("xy", data, strict=True):
@@ -87,5 +120,5 @@ def _written(data: Any, folder: str) -> str:
                     f"Received: {side}={type(part)}"
                 )
     path = os.path.join(folder, "data.npz")
-    np.savez(path, **arrays)
+    np.savez(path, **arrays)  # type: ignore[arg-type]
     return path

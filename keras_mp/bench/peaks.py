@@ -6,7 +6,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_mp.bench.workload import Batches
+from keras_mp.bench.batches import Batches
 
 ALLOCATOR = "allocator peak"
 COUNTED = "parameters + slots + saved bytes"

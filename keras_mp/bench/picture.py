@@ -1,7 +1,7 @@
 """A trial as one SVG picture: speed, the parts of a step, memory by batch size, losses."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from html import escape
 
 from keras_mp.bench.results import Trial, Variant
@@ -131,13 +131,15 @@ def _memory(shown: Sequence[Variant], x: float, y: float) -> list[str]:
         return [*drawn, _text(x, y + 30, "unknown on this backend and device", "s")]
     drawn.append(_text(x, y + 18, known[0][1].what, "s"))
     last = max(batch for _, m in known for batch, _ in m.points)
-    series = [(v.name, [(0.0, m.fixed), (float(last), m.at(last))], m.points) for v, m in known]
-    return drawn + _plot(x, y + 30, series, lambda value: size(value), "samples a batch")
+    series: list[Series] = [
+        (v.name, [(0.0, m.fixed), (float(last), m.at(last))], m.points) for v, m in known
+    ]
+    return drawn + _plot(x, y + 30, series, size, "samples a batch")
 
 
 def _losses(shown: Sequence[Variant], x: float, y: float) -> list[str]:
     drawn = [_text(x, y, "Loss at equal steps", "h")]
-    series = [
+    series: list[Series] = [
         (
             v.name,
             [(i + 1.0, loss) for i, loss in enumerate(v.losses) if math.isfinite(loss)],
@@ -151,7 +153,12 @@ def _losses(shown: Sequence[Variant], x: float, y: float) -> list[str]:
     return drawn + _plot(x, y + 30, series, lambda value: f"{value:.3g}", "step")
 
 
-def _plot(x: float, y: float, series: list, label: object, under: str) -> list[str]:
+Series = tuple[str, list[tuple[float, float]], list[tuple[int, int]]]
+
+
+def _plot(
+    x: float, y: float, series: list[Series], label: Callable[[float], str], under: str
+) -> list[str]:
     """Lines with a y axis from 0 (or the lowest value below it) and points where there are any."""
     values = [point for _, line, points in series for point in (*line, *points)]
     left, bottom, room = x + 64, y + PLOT, PANEL - 84
@@ -168,7 +175,7 @@ def _plot(x: float, y: float, series: list, label: object, under: str) -> list[s
         drawn.append(
             f'<line class="axis" x1="{left}" y1="{level:.1f}" x2="{left + room}" y2="{level:.1f}"/>'
         )
-        drawn.append(_text(left - 6, level + 4, label(least + share * span), "s", "end"))  # type: ignore[operator]
+        drawn.append(_text(left - 6, level + 4, label(least + share * span), "s", "end"))
     drawn.append(_text(left, bottom + 18, "0", "s", "middle"))
     drawn.append(_text(left + room, bottom + 18, f"{most_x:g}", "s", "middle"))
     drawn.append(_text(left + room / 2, bottom + 18, under, "s", "middle"))

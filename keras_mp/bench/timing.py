@@ -7,8 +7,8 @@ from typing import Any
 
 import keras
 
+from keras_mp.bench.batches import Batches
 from keras_mp.bench.results import Split
-from keras_mp.bench.workload import Batches
 
 
 def wait() -> None:

@@ -38,34 +38,32 @@ class Worker:
 
         import keras_mp
         from keras_mp.bench import workload
+        from keras_mp.bench.batches import load_batches
         from keras_mp.bench.peaks import budget
 
         warnings.simplefilter("ignore", keras_mp.EmulatedPrecisionWarning)
-        if variant == "planned" and policy is None:
-            recommended = keras_mp.recommend().policy
-            half = keras.DTypePolicy(recommended).compute_dtype in ("float16", "bfloat16")
-            policy = recommended if half else workload.HALF_BY_DEFAULT
+        asked = variant if variant != "planned" else policy or workload.half_policy()
         self.model = workload.build(spec, variant, seed, classes)
         notes = workload.compile_for(self.model)
-        self.batches = workload.load_batches(data, self.model, batch)
+        self.batches = load_batches(data, self.model, batch)
         if not self.model.built:
             x, _ = self.batches.sized(2)
             self.model(keras.tree.map_structure(keras.ops.convert_to_tensor, x))
         kept: list[str] = []
         if variant == "planned":
             calibrate = None if data is None else self.batches.sized(min(self.batches.batch, 64))[0]
-            planned = keras_mp.plan(self.model, policy, calibrate)
+            planned = keras_mp.plan(self.model, asked, calibrate)
             planned.apply(self.model)
             kept = [row.path for row in planned if row.path and row.policy == "float32"]
         workload.fresh_optimizer(self.model)
         return {
-            "policy": policy if variant == "planned" else variant,
+            "policy": asked,
             "batch": self.batches.batch,
             "data": self.batches.what,
             "budget": budget(),
             "notes": notes,
             "float32_layers": kept,
-            **about(self.model, policy if variant == "planned" else variant),
+            **about(self.model, asked),
         }
 
     def losses(self, *, steps: int) -> list[float]:

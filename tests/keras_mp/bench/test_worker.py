@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 
 import keras_mp
-from keras_mp.bench import peaks, timing, workload
+from keras_mp.bench import peaks, timing
+from keras_mp.bench.batches import synthetic
 from keras_mp.bench.worker import Worker
 
 pytestmark = pytest.mark.backend
@@ -168,7 +169,7 @@ class TestData:
         model = keras.Model(inputs, keras.layers.LSTM(2)(inputs))
         model.compile("sgd", "mse")
         with pytest.raises(ValueError, match="length that is not known"):
-            workload.synthetic(model, 4)
+            synthetic(model, 4)
 
 
 FAMILIES = ("mlp", "cnn", "lstm", "transformer", "autoencoder")

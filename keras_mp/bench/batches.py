@@ -1,0 +1,196 @@
+"""Where a trial's batches come from: arrays, what ``fit`` takes, or made-up numbers.
+
+Runs in the trial's child processes; the backend is loaded there.
+"""
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+import numpy as np
+
+from keras_mp import _keras_internals
+from keras_mp.bench.handover import named
+from keras_mp.policies.categories import is_a
+
+# Made-up data: so many different batches, within so many bytes.
+SYNTHETIC_BATCHES, SYNTHETIC_BYTES = 16, 64_000_000
+
+
+class Batches:
+    """Where batches come from: arrays that are cut up, or an object that ``fit`` takes.
+
+    Attributes:
+        what: In words.
+        batch: Samples a batch.
+    """
+
+    def __init__(self, source: Any, batch: int, what: str):
+        self.what, self._source, self._arrays = what, source, None
+        if isinstance(source, tuple | list) and len(source) == 2:
+            self._arrays = keras.tree.map_structure(np.asarray, tuple(source))
+            self._count = len(keras.tree.flatten(self._arrays)[0])
+            if self._count == 0:
+                raise ValueError("The data is empty. Expected at least one sample")
+            self.batch = batch
+            return
+        first = next(self.iterate(), None)
+        if first is None:
+            raise ValueError("The data is empty. Expected at least one batch")
+        self.batch = len(keras.tree.flatten(first)[0])
+
+    def iterate(self) -> Iterator[tuple[Any, Any]]:
+        """Batches (x, y) as the source gives them; arrays for ever, others until they end."""
+        if self._arrays is not None:
+            start = 0
+            while True:
+                yield self._cut(start, self.batch)
+                start = (start + self.batch) % self._count
+        elif hasattr(self._source, "__getitem__") and hasattr(self._source, "__len__"):
+            for index in range(len(self._source)):
+                yield tuple(self._source[index])[:2]
+        else:
+            for item in self._source() if callable(self._source) else self._source:
+                yield tuple(item)[:2]
+
+    def take(self, count: int) -> list[tuple[Any, Any]]:
+        """So many batches, from the beginning again where the source ends."""
+        taken: list[tuple[Any, Any]] = []
+        while len(taken) < count:
+            before = len(taken)
+            for item in self.iterate():
+                taken.append(item)
+                if len(taken) == count:
+                    break
+            if len(taken) == before:
+                raise ValueError("The data gave no batch when asked again. Expected as at first")
+        return taken
+
+    def sized(self, batch: int) -> tuple[Any, Any]:
+        """One batch of any size, made of the samples that there are."""
+        if self._arrays is not None:
+            return self._cut(0, batch)
+        first = keras.tree.map_structure(_numpy, self.take(1)[0])
+        return keras.tree.map_structure(lambda a: np.resize(a, (batch, *a.shape[1:])), first)
+
+    def for_fit(self, steps: int) -> dict[str, Any]:
+        """Arguments of ``fit`` for so many steps."""
+        if self._arrays is not None:
+            x, y = self._cut(0, steps * self.batch)
+            return {"x": x, "y": y, "batch_size": self.batch, "epochs": 1}
+        return {"x": self._source, "steps_per_epoch": steps, "epochs": 1}
+
+    def most_steps(self) -> int | None:
+        """How many steps an epoch has; None without end."""
+        try:
+            return None if self._arrays is not None else len(self._source)
+        except TypeError:
+            return None
+
+    def _cut(self, start: int, count: int) -> tuple[Any, Any]:
+        rows = np.arange(start, start + count) % self._count
+        whole = start + count <= self._count
+        return keras.tree.map_structure(
+            lambda a: a[start : start + count] if whole else a[rows], self._arrays
+        )
+
+
+def load_batches(data: str | None, model: Any, batch: int) -> Batches:
+    """Batches for a model.
+
+    Args:
+        data: A ``.npz`` file with x and y (or x0, x1, ... and y0, ...); ``package.module:function``
+            that returns (x, y) or what ``fit`` takes; None for made-up numbers of the model's
+            shapes, by which time and memory can be judged and losses only compared.
+        batch: Samples a batch, where the data does not decide it.
+
+    Raises:
+        ValueError: The file or the function is not there, or numbers cannot be made up.
+    """
+    if data is None:
+        x, y = synthetic(model, 2)
+        sample = sum(a.nbytes for a in keras.tree.flatten((x, y))) // 2
+        count = max(batch, min(SYNTHETIC_BATCHES * batch, SYNTHETIC_BYTES // sample))
+        return Batches(synthetic(model, count), batch, "synthetic")
+    if data.endswith(".npz"):
+        if not os.path.isfile(data):
+            raise ValueError(f"Expected a .npz file. Received: {data!r}, which is no file")
+        with np.load(data) as archive:
+            found = {name: archive[name] for name in archive.files}
+        sides = []
+        for side in ("x", "y"):
+            parts = [found[n] for n in sorted(found, key=_natural) if n.startswith(side)]
+            if not parts:
+                raise ValueError(
+                    "Expected arrays x and y in the .npz file (or x0, x1, ... and y0, ...). "
+                    f"Received: {sorted(found)}"
+                )
+            sides.append(parts[0] if len(parts) == 1 else parts)
+        return Batches((sides[0], sides[1]), batch, os.path.basename(data))
+    return Batches(named(data)(), batch, data)
+
+
+def _natural(name: str) -> tuple[int, str]:
+    return len(name), name  # x2 before x10
+
+
+def synthetic(model: Any, count: int) -> tuple[Any, Any]:
+    """Made-up inputs and targets in a model's shapes; token ids within the embeddings' range.
+
+    Raises:
+        ValueError: The model's shapes are not known, or have unknown lengths.
+    """
+    inputs = getattr(model, "inputs", None)
+    if not inputs:
+        raise ValueError(
+            "Numbers can be made up only for a model whose inputs are known (functional or "
+            "sequential). Expected --data for this one. Received: data=None"
+        )
+    rng = np.random.default_rng(0)
+    x = [_numbers(tensor, count, rng, _vocabulary(model, tensor)) for tensor in inputs]
+    sparse = "sparse" in f"{type(model.loss).__name__} {model.loss}".lower()
+    y = []
+    for tensor in model.outputs:
+        shape = _shape(tensor, count)
+        if sparse:
+            y.append(rng.integers(shape[-1], size=shape[:-1]).astype("int32"))
+        else:
+            chances = rng.random(shape)
+            y.append((chances / chances.sum(axis=-1, keepdims=True)).astype("float32"))
+    named_inputs = getattr(model, "input", None)  # a sequential model has none
+    made: Any = x[0] if len(x) == 1 else x
+    if isinstance(named_inputs, dict):
+        made = dict(zip(named_inputs, x, strict=True))
+    return made, y[0] if len(y) == 1 else y
+
+
+def _shape(tensor: Any, count: int) -> tuple[int, ...]:
+    if None in tensor.shape[1:]:
+        raise ValueError(
+            "Numbers cannot be made up for a length that is not known. Expected --data, or a model "
+            f"with fixed shapes. Received: shape={tuple(tensor.shape)}"
+        )
+    return (count, *tensor.shape[1:])
+
+
+def _vocabulary(model: Any, tensor: Any) -> int | None:
+    """How many ids an input may hold; None if no embedding takes it. Its dtype does not say it."""
+    sizes = [
+        operation.input_dim
+        for operation, takes, _ in _keras_internals.graph_calls(model)
+        if is_a(operation, "Embedding") and any(taken is tensor for taken in takes)
+    ]
+    return min(sizes, default=None)
+
+
+def _numbers(tensor: Any, count: int, rng: Any, vocabulary: int | None) -> np.ndarray:
+    shape, dtype = _shape(tensor, count), keras.backend.standardize_dtype(tensor.dtype)
+    if vocabulary is not None or "int" in dtype:
+        # From 1 on: id 0 is masked in many models.
+        return rng.integers(1, max(vocabulary or 2, 2), size=shape).astype(dtype)
+    return rng.normal(size=shape).astype("float32")
+
+
+def _numpy(tensor: Any) -> np.ndarray:
+    return tensor if isinstance(tensor, np.ndarray) else keras.ops.convert_to_numpy(tensor)

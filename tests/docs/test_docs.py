@@ -55,17 +55,21 @@ COMMANDS = [
 def test_the_pages_code_runs(page, tmp_path, monkeypatch):
     """All blocks of a page, one after the other, as a reader would type them."""
     monkeypatch.chdir(tmp_path)
-    ran = 0
     names = {"__name__": "__main__"}
     for note, code in blocks(page, "python"):
         kind, _, what = note.partition(": ")
         if kind == "torchrun" or (kind == "only" and what != BACKEND):
             continue
         exec(compile(code, f"docs/{page}", "exec"), names)
-        ran += 1
-    assert ran or all(n.startswith("only") for n, _ in blocks(page, "python"))
 
 
+def test_every_block_runs_on_some_backend():
+    notes = {note for page in PAGES for note, _ in blocks(page, "python")}
+    assert notes <= {"", "only: torch", "only: tensorflow", "only: jax", "torchrun: 2"}
+    assert len(WITH_PYTHON) > 5
+
+
+@pytest.mark.slow
 @pytest.mark.backend
 @pytest.mark.skipif(BACKEND != "torch", reason="torch.distributed")
 def test_the_code_for_several_processes_skips_the_bad_step_in_both(tmp_path):

@@ -119,7 +119,8 @@ def main(argv=None):
     # auto_scale_loss=False: Keras must not add a scale of its own where none was asked for.
     model.compile(optimizer=optimizer, loss="mse", auto_scale_loss=False)
 
-    monitor = keras_mp.Monitor(args.runs, name=args.name) if args.runs else None
+    # numerics: now and then, what float16 would lose of each layer's gradients.
+    monitor = keras_mp.Monitor(args.runs, name=args.name, numerics=True) if args.runs else None
     model.fit(
         x,
         y,

@@ -11,35 +11,31 @@ tests and replays can answer for themselves.
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 
 from keras_mp.telemetry.format import duration, number, whole
 from keras_mp.telemetry.jobs import Job
+from keras_mp.telemetry.number_health import number_findings
 from keras_mp.telemetry.process import is_alive
-from keras_mp.telemetry.scale_health import ScaleState, Severity, scale_verdict
+from keras_mp.telemetry.scale_health import ScaleState, ScaleVerdict, Severity, scale_verdict
+from keras_mp.telemetry.thresholds import (
+    DEAD_SECONDS,
+    SLOW_BEFORE,
+    SLOW_FACTOR,
+    SLOW_RECENT,
+    STALL_GAPS,
+    STALL_SECONDS,
+    STALL_STEPS,
+    START_SECONDS,
+)
 
 State = Literal[
     "starting", "running", "slow", "stalled", "dead", "done", "failed", "stopped", "unreadable"
 ]
 Alive = Callable[[int, float | None, str | None], bool | None]
-
-# Silent for less than this, no job is called stalled: a checkpoint or a validation takes a while.
-STALL_SECONDS = 10.0
-# ... nor for less than this many of its own slow steps (the 95th percentile).
-STALL_STEPS = 8.0
-# ... nor for less than this many of its own usual silences: records come only every so many steps.
-STALL_GAPS = 3.0
-# Before the first step there is no own pace: XLA may compile for minutes, data may be unpacked.
-START_SECONDS = 900.0
-# A process that is gone is believed so after a moment: its last record may be on its way.
-DEAD_SECONDS = 2.0
-# Steps that take this many times the run's own median: something else is on the machine.
-SLOW_FACTOR = 2.0
-# Windows that the recent pace is taken from, and how many must have been before.
-SLOW_RECENT, SLOW_BEFORE = 5, 20
 
 EXIT_NOTHING = 3
 _EXIT: dict[Severity, int] = {"ok": 0, "warning": 1, "error": 2}
@@ -79,10 +75,13 @@ class Verdict:
 
 
 @dataclass(frozen=True)
-class _Finding:
+class Finding:
+    """One thing to say about a job. code: A word for it that never changes."""
+
     severity: Severity
     sentence: str
     advice: str = ""
+    code: str = ""
 
 
 def verdict(
@@ -94,22 +93,38 @@ def verdict(
         alive: ``(pid, process_started, host) -> True | False | None`` (not known).
         acknowledged: ``job.nan_step`` that the user has seen; a NaN of the past is then left out.
     """
-    state, found = job_state(job, now, alive)
-    scale = scale_verdict(job)
-    nan = _nan(job, acknowledged)
-    findings = [found]
-    if nan != "no":
-        findings.append(_nan_finding(job, nan))
-    findings.append(_Finding(scale.severity, scale.sentence, scale.advice))
-    findings += [_Finding("warning", problem) for problem in job.problems]
-    # The worst first; the order above decides among equals, but a healthy scale tells more than
+    state, scale, nan, found = _judged(job, now, alive, acknowledged)
+    # The worst first; their own order decides among equals, but a healthy scale tells more than
     # "running".
-    findings.sort(key=lambda f: -_ORDER[f.severity])
-    if findings[0].severity == "ok" and scale.state not in ("n/a",):
-        findings.sort(key=lambda f: f.sentence != scale.sentence)
-    top = findings[0]
-    sentences = tuple(f.sentence for f in findings)
+    found.sort(key=lambda f: -_ORDER[f.severity])
+    if found[0].severity == "ok" and scale.state not in ("n/a",):
+        found.sort(key=lambda f: f.sentence != scale.sentence)
+    top = found[0]
+    sentences = tuple(f.sentence for f in found)
     return Verdict(state, scale.state, nan, top.sentence, top.advice, top.severity, sentences)
+
+
+def findings(
+    job: Job, now: float, *, alive: Alive = is_alive, acknowledged: int | None = None
+) -> list[Finding]:
+    """All that is to be said about a job, as ``verdict`` puts together; well or not."""
+    return _judged(job, now, alive, acknowledged)[3]
+
+
+def _judged(
+    job: Job, now: float, alive: Alive, acknowledged: int | None
+) -> tuple[State, ScaleVerdict, Literal["no", "now", "was"], list[Finding]]:
+    state, found = job_state(job, now, alive)
+    out = [replace(found, code=state)]
+    nan = _nan(job, acknowledged)
+    if nan != "no":
+        out.append(replace(_nan_finding(job, nan), code="nan"))
+    scale = scale_verdict(job)
+    code = "unscaled" if scale.state == "n/a" else scale.state
+    out.append(Finding(scale.severity, scale.sentence, scale.advice, code))
+    out += [Finding("warning", said, todo, code) for code, said, todo in number_findings(job)]
+    out += [Finding("warning", problem, code="problem") for problem in job.problems]
+    return state, scale, nan, out
 
 
 def exit_status(verdicts: Iterable[Verdict]) -> int:
@@ -118,18 +133,18 @@ def exit_status(verdicts: Iterable[Verdict]) -> int:
     return max(codes, default=EXIT_NOTHING)
 
 
-def job_state(job: Job, now: float, alive: Alive = is_alive) -> tuple[State, _Finding]:
+def job_state(job: Job, now: float, alive: Alive = is_alive) -> tuple[State, Finding]:
     """State of the job's process and the finding that goes with it."""
     meta, end = job.meta, job.end
     if job.records == 0 and (job.problems or meta is None):
         why = "; ".join(job.problems) or "nothing is written yet"
-        return "unreadable", _Finding("warning", why)
+        return "unreadable", Finding("warning", why)
     if end is not None:
         return _ended(job)
     silence = max(0.0, now - (job.last_time or (meta.started if meta else now)))
     living = alive(meta.pid, meta.process_started, meta.host) if meta else None
     if living is False and silence > DEAD_SECONDS:
-        return "dead", _Finding(
+        return "dead", Finding(
             "error",
             f"dead: process {meta.pid if meta else '?'} is gone since step {whole(job.step)} and "
             "did not say why",
@@ -138,21 +153,21 @@ def job_state(job: Job, now: float, alive: Alive = is_alive) -> tuple[State, _Fi
         )
     limit = stall_limit(job)
     if silence > limit:
-        return "stalled", _Finding(
+        return "stalled", Finding(
             "error",
             f"stalled: silent for {duration(silence)}; its own pace allows {duration(limit)}",
             "Look at the input pipeline, a hanging collective or a full disk.",
         )
     if job.step == 0:
-        return "starting", _Finding("ok", "starting: no step yet (loading data, compiling)")
+        return "starting", Finding("ok", "starting: no step yet (loading data, compiling)")
     factor = slowdown(job)
     if factor is not None and factor >= SLOW_FACTOR:
-        return "slow", _Finding(
+        return "slow", Finding(
             "warning",
             f"slow: steps take {number(factor, 2)} × as long as this run's own median",
             "Look for another job on the same device, a slow disk, or the input pipeline.",
         )
-    return "running", _Finding("ok", f"running: step {whole(job.step)}")
+    return "running", Finding("ok", f"running: step {whole(job.step)}")
 
 
 def stall_limit(job: Job) -> float:
@@ -189,17 +204,17 @@ def slowdown(job: Job) -> float | None:
     return float(np.median(before) / np.median(recent))
 
 
-def _ended(job: Job) -> tuple[State, _Finding]:
+def _ended(job: Job) -> tuple[State, Finding]:
     end = job.end
     if end is None:
         raise ValueError("`job` has not ended. Received: job.end=None")
     where = f"at step {whole(max(job.step, end.step))}"
     why = f": {end.reason}" if end.reason else ""
     if end.status == "failed":
-        return "failed", _Finding("error", f"failed {where}{why}", "See the job's own output.")
+        return "failed", Finding("error", f"failed {where}{why}", "See the job's own output.")
     if end.status == "stopped":
-        return "stopped", _Finding("warning", f"stopped {where}{why}")
-    return "done", _Finding("ok", f"done {where}{why}")
+        return "stopped", Finding("warning", f"stopped {where}{why}")
+    return "done", Finding("ok", f"done {where}{why}")
 
 
 def _nan(job: Job, acknowledged: int | None) -> Literal["no", "now", "was"]:
@@ -208,11 +223,11 @@ def _nan(job: Job, acknowledged: int | None) -> Literal["no", "now", "was"]:
     return "was" if job.nan_step is not None and job.nan_step != acknowledged else "no"
 
 
-def _nan_finding(job: Job, nan: str) -> _Finding:
+def _nan_finding(job: Job, nan: str) -> Finding:
     since = whole(job.nan_step if job.nan_step is not None else job.step)
     if nan == "was":
-        return _Finding("warning", f"the loss was not finite at step {since}, and is again now")
-    return _Finding(
+        return Finding("warning", f"the loss was not finite at step {since}, and is again now")
+    return Finding(
         "error",
         f"the loss is {number(job.loss)} since step {since}",
         "Stop it and go back to a checkpoint before that step; then lower the learning rate or "

@@ -14,6 +14,7 @@ from keras_mp.numerics.schedule import options_of
 from keras_mp.scaling.binding import computes_in_float16
 from keras_mp.scaling.optimizer import LossScaleOptimizer
 from keras_mp.telemetry import about
+from keras_mp.telemetry.alerts import OnAlert
 from keras_mp.telemetry.ending import describe_error
 from keras_mp.telemetry.feeding import Feed
 from keras_mp.telemetry.recorder import Numbers, Recorder, check_every
@@ -46,6 +47,10 @@ class Monitor(keras.callbacks.Callback):
             that is trained on next. True looks as often as costs no more than 5 % of the time (the
             first time after some steps); a dict may say ``{"every": 500}`` (steps) and
             ``{"format": "float8_e5m2"}``. Defaults to False, which costs nothing.
+        on_alert: Called with a ``records.Alert`` (severity, code, message, step) when something
+            begins to go wrong: "nan", "collapsing", "exhausted", "thrashing", "static", "unscaled",
+            "lost", "outputs", "slow"; and, with the severity "info", when it is over. An exception
+            in it is said once and stops nothing.
         rank: Which process of a job with several this is. Defaults to the environment's RANK.
         buffer: Seconds that records may be held back to be written together, for slow file
             systems. Defaults to 0: each record is written at once.
@@ -64,6 +69,7 @@ class Monitor(keras.callbacks.Callback):
         every: int | str = "auto",
         numerics: bool | Mapping[str, Any] = False,
         *,
+        on_alert: OnAlert | None = None,
         rank: int | None = None,
         buffer: float = 0.0,
         tensorboard: str | os.PathLike[str] | None = None,
@@ -71,6 +77,11 @@ class Monitor(keras.callbacks.Callback):
         super().__init__()
         self._numerics = options_of(numerics)
         self._inside: Any = None
+        if on_alert is not None and not callable(on_alert):
+            raise ValueError(
+                f"`on_alert` must be a function of one alert. Received: on_alert={on_alert!r}"
+            )
+        self._on_alert = on_alert
         self._every = check_every(every)
         self._runs, self._name, self._buffer = runs, name, buffer
         self._tensorboard = tensorboard

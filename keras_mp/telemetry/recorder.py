@@ -6,10 +6,12 @@ import os
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from keras_mp.telemetry import device
+from keras_mp.telemetry.alerts import Alerts, OnAlert
 from keras_mp.telemetry.compiling import CompileWatch
 from keras_mp.telemetry.ending import Ending, end_with
 from keras_mp.telemetry.exchange import EventSink
@@ -78,6 +80,7 @@ class Recorder:
         every: Steps between two looks; None decides by what a look costs.
         rank: Which process of the job.
         buffer: See JournalWriter.
+        on_alert: Called with each Alert when something begins to go wrong, or is over.
         tensorboard: Folder for event files beside the journal, a folder each run; None for none.
 
     Attributes:
@@ -94,6 +97,7 @@ class Recorder:
         every: int | None,
         rank: int = 0,
         buffer: float = 0.0,
+        on_alert: OnAlert | None = None,
         tensorboard: str | os.PathLike[str] | None = None,
     ):
         self.rank = rank
@@ -107,6 +111,8 @@ class Recorder:
             own = Path(tensorboard) / self.folder.name
             self._sink = EventSink(own if rank == 0 else own / f"rank-{rank}")
         self.meta: Meta | None = None
+        self._alerts: Alerts | None = None
+        self._on_alert = on_alert
         self._source: Source | None = None
         self._backend: str | None = None
         self.compiles = CompileWatch(None)
@@ -133,6 +139,7 @@ class Recorder:
         self._next_look, self._most = 0.0, 1
         again = self.meta is not None
         self.meta = meta
+        self._alerts = Alerts(meta)
         if again:
             self.writer.update_meta(meta)
             self._write(Start(step=base, time=time.time(), rank=self.rank, pid=os.getpid()))
@@ -195,6 +202,7 @@ class Recorder:
         if window is not None and window.compiling is None:
             window = replace(window, compiling=self.compiles.seconds(window.seconds))
         self.guard("record", lambda: self._tell(window, reading, told, epoch, read - began), None)
+        self.guard("alerts", self._alert, None)
         self.compiles.forget()
         now = time.perf_counter()
         work = time.thread_time() - worked
@@ -326,9 +334,35 @@ class Recorder:
             )
         )
 
+    def _alert(self) -> None:
+        """Judge the job by what it has written, and say what is new."""
+        if self._alerts is None:
+            return
+        for alert in self._alerts.news(time.time()):
+            self._write(alert)
+            self._call(alert)
+
+    def _call(self, alert: Alert) -> None:
+        """The user's hook; an exception in it is said once and stops nothing."""
+        if self._on_alert is None:
+            return
+        try:
+            self._on_alert(alert)
+        except Exception as error:
+            if "on_alert" not in self._said:
+                self._said.add("on_alert")
+                log.warning(
+                    "keras-mp telemetry: on_alert raised %s: %s. Training goes on; the alert is in "
+                    "the journal.",
+                    type(error).__name__,
+                    error,
+                )
+
     def _write(self, record: Record) -> None:
         self._last_write = time.perf_counter()
         self.writer.write(record)
+        if self._alerts is not None:
+            self.guard("alerts", partial(self._alerts.see, record), None)
         if self._sink is not None:
             self._sink.write(record)
 

@@ -9,30 +9,26 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
+
 from keras_mp.telemetry.format import power_of_two, share, whole
 from keras_mp.telemetry.jobs import Job
+from keras_mp.telemetry.thresholds import (
+    CALIBRATION_FLOOR,
+    CALIBRATION_STEPS,
+    COLLAPSE_RUN,
+    DEFAULT_INTERVAL,
+    EXHAUSTED_RUN,
+    STATIC_ERROR,
+    STATIC_WARNING,
+    STATIC_WINDOW,
+    THRASH_BACKOFFS,
+)
 
 ScaleState = Literal[
     "calibrating", "healthy", "thrashing", "collapsing", "exhausted", "static", "n/a"
 ]
 Severity = Literal["ok", "warning", "error"]
-
-# Skips up to this step are the search for the first scale: from 2**24, the largest start that a
-# preset has, down to 2**-14 takes 38 halvings, and each may need a second look at another batch.
-CALIBRATION_STEPS = 100
-# Skips in a row that are no search any more: eight halvings take the scale down 256-fold, while the
-# gradients of neighbouring batches seldom differ by more than a few powers of two.
-COLLAPSE_RUN = 8
-# The same while calibrating: from 2**15 this is down to 2**-1, below any scale that helps.
-CALIBRATION_RUN = 16
-# Skips within one growth interval that show a scale which cannot hold. One is the rule, two may be
-# two odd batches; with three the scale was halved twice before it could have grown once.
-THRASH_SKIPS = 3
-# A static scale cannot adapt. One skip in a hundred costs 1 % of the training; a tenth is a tenth.
-STATIC_WARNING = 0.01
-STATIC_ERROR = 0.10
-# Keras' own default, for journals that do not say (a stock Keras LossScaleOptimizer).
-DEFAULT_INTERVAL = 2000
 
 
 @dataclass(frozen=True)
@@ -55,12 +51,11 @@ def scale_verdict(job: Job) -> ScaleVerdict:
     if settings.get("dynamic") is False:
         return _static(job)
     interval = _interval(settings)
-    minimum = settings.get("min_scale")
     run = trailing_skips(job)
-    if _exhausted(job, run, minimum):
+    if _exhausted(job, run, settings):
         return _exhausted_verdict(job)
-    calibrating = job.step <= CALIBRATION_STEPS
-    if run >= (CALIBRATION_RUN if calibrating else COLLAPSE_RUN):
+    searching = job.step - fresh_since(job) <= CALIBRATION_STEPS
+    if run >= COLLAPSE_RUN and not (searching and job.scale >= CALIBRATION_FLOOR):
         return ScaleVerdict(
             "collapsing",
             f"collapsing: the last {run} steps were all skipped, scale down to "
@@ -68,14 +63,15 @@ def scale_verdict(job: Job) -> ScaleVerdict:
             advice(job),
             "error",
         )
-    skips = skips_since_calibration(job, interval)
-    if calibrating and job.skipped:
+    if searching and _skipped_since(job, fresh_since(job)):
+        steps = job.step - fresh_since(job)
         return ScaleVerdict(
             "calibrating",
-            f"calibrating: {_skips(job.skipped)} in the first {job.step} steps while the first "
-            "scale is being found, which is normal",
+            f"calibrating: {_skips(_skipped_since(job, fresh_since(job)))} in the first {steps} "
+            "steps while the first scale is being found, which is normal",
         )
-    if skips >= THRASH_SKIPS:
+    skips, backoffs = skips_since_calibration(job, interval), backoffs_within(job, interval)
+    if backoffs >= THRASH_BACKOFFS:
         return ScaleVerdict(
             "thrashing",
             f"thrashing: {_skips(skips)} in the last {whole(min(interval, job.step))} steps; the "
@@ -84,6 +80,46 @@ def scale_verdict(job: Job) -> ScaleVerdict:
             "warning",
         )
     return ScaleVerdict("healthy", _healthy(job, skips, interval, settings.get("max_scale")))
+
+
+def fresh_since(job: Job) -> int:
+    """The step after which the scale was last a fresh one: 0, or where a process started anew."""
+    settings = (job.meta.scaler if job.meta else None) or {}
+    initial = settings.get("initial_scale")
+    for start in reversed(job.starts):
+        if not 0 < start < job.step:
+            continue
+        after = job.series["scale"][job.series["step"] > start]
+        known = after[np.isfinite(after)]
+        # (One that was restored may stand at the initial scale too; then nothing is overlooked but
+        # a hundred steps.)
+        if known.size and known[0] == initial:
+            return start
+    return 0
+
+
+def backoffs_within(job: Job, steps: int) -> int:
+    """How often the scale was cut among the last ``steps``, the first search left out.
+
+    An overflow that the hysteresis bears cuts nothing. Where single steps are not told (a stock
+    Keras optimizer) each skip is a cut.
+    """
+    if not job.overflows:
+        return skips_since_calibration(job, steps)
+    first = max(job.step - steps, fresh_since(job) + CALIBRATION_STEPS)
+    count = 0
+    for overflow in reversed(job.overflows):
+        if overflow.step <= first:
+            break
+        before, after = overflow.scale_before, overflow.scale_after
+        count += before is None or after is None or after < before
+    return count
+
+
+def _skipped_since(job: Job, start: int) -> int:
+    if start == 0:
+        return job.skipped or 0
+    return job.skips_within(job.step - start)
 
 
 def trailing_skips(job: Job) -> int:
@@ -110,8 +146,9 @@ def trailing_skips(job: Job) -> int:
 
 def skips_since_calibration(job: Job, steps: int) -> int:
     """Skips among the last ``steps``, those of the search for the first scale left out."""
+    searched = fresh_since(job) + CALIBRATION_STEPS
     if job.overflows or job.skipped in (None, 0):
-        first = max(job.step - steps, CALIBRATION_STEPS)
+        first = max(job.step - steps, searched)
         count = 0
         for overflow in reversed(job.overflows):
             if overflow.step <= first:
@@ -119,7 +156,7 @@ def skips_since_calibration(job: Job, steps: int) -> int:
             count += 1
         return count
     step, skipped = job.series["step"], job.series["skipped"]
-    before = skipped[step <= max(job.step - steps, CALIBRATION_STEPS)]
+    before = skipped[step <= max(job.step - steps, searched)]
     return int(skipped[-1] - (before[-1] if len(before) else 0))
 
 
@@ -164,7 +201,8 @@ def _without_scale(job: Job) -> ScaleVerdict:
 
 
 def _static(job: Job) -> ScaleVerdict:
-    skipped = job.skipped_share or 0.0
+    recent = job.skips_within(STATIC_WINDOW) / min(STATIC_WINDOW, job.step)
+    skipped = max(job.skipped_share or 0.0, recent)
     scale = power_of_two(job.scale)
     if skipped <= STATIC_WARNING:
         some = "no step was skipped" if not job.skipped else f"{_skips(job.skipped)} so far"
@@ -177,13 +215,15 @@ def _static(job: Job) -> ScaleVerdict:
     )
 
 
-def _exhausted(job: Job, run: int, minimum: object) -> bool:
-    scale = job.scale
+def _exhausted(job: Job, run: int, settings: dict[str, object]) -> bool:
+    scale, minimum = job.scale, settings.get("min_scale")
     if scale is None:
         return False
     if scale <= 0 or not math.isfinite(scale):
         return True
-    return isinstance(minimum, int | float) and scale <= minimum and run > 0
+    after = settings.get("exhausted_after")
+    enough = after if isinstance(after, int | float) and after >= 1 else EXHAUSTED_RUN
+    return isinstance(minimum, int | float) and scale <= minimum and run >= enough
 
 
 def _exhausted_verdict(job: Job) -> ScaleVerdict:

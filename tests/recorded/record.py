@@ -16,6 +16,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -50,6 +51,9 @@ def train(
     kill_at: int | None = None,
     first: int = 0,
     every: int | str = 5,
+    pause: Callable[[int], float] = lambda step: 0.0,
+    numerics: bool | dict = False,
+    build: Callable | None = None,
     **scaling,
 ) -> None:
     """Train the digit task for ``steps`` steps, in epochs of 47.
@@ -59,6 +63,8 @@ def train(
         spoil: Step -> what the batch's inputs are multiplied by.
         kill_at: The process kills itself (-9) after this step.
         first: Steps that were done before, for a job that is started again.
+        pause: Step -> seconds that its batch takes to come.
+        build: ``(keras, task) -> model``, instead of the task's own net.
         scaling: For ``LossScaleOptimizer``; without any, the optimizer does not scale.
     """
     import keras_mp
@@ -77,6 +83,7 @@ def train(
         for step in range(first + 1, first + steps + 1):
             rows = slice((step - 1) % 47 * BATCH, ((step - 1) % 47 + 1) * BATCH)
             weights = np.full(BATCH, weight(step), "float32")
+            time.sleep(pause(step))
             yield x[rows] * np.float32(spoil(step)), y[rows], weights
 
     def after(batch: int, logs: dict) -> None:
@@ -85,7 +92,7 @@ def train(
             os.kill(os.getpid(), signal.SIGKILL)
 
     after.steps = 0
-    model = digits.build_model(keras)
+    model = build(keras, digits) if build else digits.build_model(keras)
     optimizer = keras.optimizers.Adam(2e-3)
     if scaling:
         optimizer = keras_mp.LossScaleOptimizer(optimizer, **scaling)
@@ -96,7 +103,7 @@ def train(
         initial_epoch=first // 47,
         steps_per_epoch=min(47, steps),
         callbacks=[
-            keras_mp.Monitor(runs, name=name, every=every),
+            keras_mp.Monitor(runs, name=name, every=every, numerics=numerics),
             keras.callbacks.LambdaCallback(on_train_batch_end=after),
         ],
         verbose=0,
@@ -135,6 +142,25 @@ def resume(runs: str, name: str) -> None:
     step = [sys.executable, __file__, "--child", runs]
     subprocess.run([*step, "resumed:first"], check=False)
     subprocess.run([*step, "resumed:second"], check=True)
+
+
+def hungry_model(keras, digits):
+    """The task's net, its inputs blown up until a layer's values leave float16."""
+    net = digits.build_model(keras)
+    layers = [keras.layers.Rescaling(3e5, name="blown_up"), keras.layers.Rescaling(1 / 3e5)]
+    return keras.Sequential([keras.Input((digits.CANVAS**2,)), *layers, *net.layers])
+
+
+def dead_model(keras, digits):
+    """The task's net with hidden units that are never active: zeros that no scale can help."""
+    net = digits.build_model(keras)
+    dead = keras.layers.Dense(
+        160, "relu", bias_initializer=keras.initializers.Constant(-1e3), name="dead"
+    )
+    both = keras.Input((digits.CANVAS**2,))
+    hidden = keras.Model(both, keras.layers.Concatenate()([net.layers[0](both), dead(both)]))
+    rest = [keras.layers.Dense(160, "relu", name="after"), *net.layers[2:]]
+    return keras.Sequential([hidden, *rest])
 
 
 # name -> how to make it. The names are folders of the recording.
@@ -223,7 +249,57 @@ JOBS: dict[str, Callable[[str, str], None]] = {
         r, "resumed", "mixed_float16", 47 * 4, scale="dynamic", first=94
     ),
 }
-NAMES = [name for name in JOBS if ":" not in name]
+# More runs, for the verdicts and the numbers; the dashboard's pictures show those above alone.
+VERDICTS: dict[str, Callable[[str, str], None]] = {
+    # A batch that takes 25 seconds to come: silent, and then well again.
+    "stalled": lambda r, n: train(
+        r, n, "float32", 141, pause=lambda step: 25.0 if step == 95 else 0.0
+    ),
+    # Batches that come slowly after step 190.
+    "slow": lambda r, n: train(
+        r, n, "float32", 235, pause=lambda step: 1.0 if step > 190 else 0.0
+    ),
+    # Overflows once in a while, in a job with a long growth interval: as it should be.
+    "healthy": lambda r, n: train(
+        r,
+        n,
+        "mixed_float16",
+        47 * 12,
+        weight=lambda step: OUTPUTS,
+        scale="dynamic",
+        growth_interval=200,
+        numerics={"every": 100},
+    ),
+    # As "sawtooth" with twice the interval: what a replay of that one must foretell.
+    "sawtooth-60": lambda r, n: train(
+        r,
+        n,
+        "mixed_float16",
+        47 * 12,
+        weight=lambda step: OUTPUTS,
+        scale="dynamic",
+        growth_interval=60,
+        numerics={"every": 40},
+    ),
+    "searching": lambda r, n: train(
+        r, n, "mixed_float16", 47, weight=lambda step: OUTPUTS, scale="dynamic",
+        initial_scale=2.0**24, numerics={"every": 20},
+    ),
+    "unscaled": lambda r, n: train(r, n, "mixed_float16", 47 * 4, numerics={"every": 60}),
+    "static-8": lambda r, n: train(
+        r, n, "mixed_float16", 47 * 4, scale=8.0, numerics={"every": 60}
+    ),
+    "static-2-15": lambda r, n: train(
+        r, n, "mixed_float16", 47 * 4, scale=2.0**15, numerics={"every": 60}
+    ),
+    "activations": lambda r, n: train(
+        r, n, "mixed_float16", 47, scale="dynamic", numerics={"every": 20}, build=hungry_model,
+    ),
+    "dead-units": lambda r, n: train(
+        r, n, "mixed_float16", 47 * 2, scale=2.0**15, numerics={"every": 40}, build=dead_model,
+    ),
+}  # fmt: skip
+NAMES = [name for name in JOBS if ":" not in name] + list(VERDICTS)
 # These train side by side, so that there is a moment at which all of them run.
 TOGETHER = {
     *("float32", "float16-unscaled", "float16-scaled"),
@@ -270,8 +346,9 @@ def keep(folder: Path, number: int) -> None:
         log = folder.with_name(f"{folder.name}.log").read_text()
         sys.exit(f"{folder.name} was not meant to fail: {ended or log}")
     neutral(folder, number)
-    shutil.rmtree(HERE / "runs" / folder.name, ignore_errors=True)
-    shutil.copytree(folder, HERE / "runs" / folder.name)
+    target = HERE / ("verdicts" if folder.name in VERDICTS else "runs") / folder.name
+    shutil.rmtree(target, ignore_errors=True)
+    shutil.copytree(folder, target)
 
 
 def record(names: list[str]) -> None:
@@ -288,12 +365,13 @@ def record(names: list[str]) -> None:
         wait_for(started)
         for name in names:
             keep(Path(runs) / name, NAMES.index(name))
-    size = sum(path.stat().st_size for path in (HERE / "runs").rglob("*") if path.is_file())
+    kept = [p for part in ("runs", "verdicts") for p in (HERE / part).rglob("*") if p.is_file()]
+    size = sum(path.stat().st_size for path in kept)
     print(f"{len(names)} journals, {size / 1000:.0f} kB in all")
 
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--child"]:
-        JOBS[sys.argv[3]](sys.argv[2], sys.argv[3])
+        (JOBS | VERDICTS)[sys.argv[3]](sys.argv[2], sys.argv[3])
     else:
         record(sys.argv[1:] or NAMES)

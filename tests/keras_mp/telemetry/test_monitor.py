@@ -126,7 +126,7 @@ def test_every_planted_skip_is_in_the_journal(keras, backend, tmp_path, way, eve
     last = of_kind(records, "step")[-1]
     assert (last.step, last.scale, last.skipped, last.applied, last.good_steps) == (
         steps, state.scale, state.skipped, state.applied, state.good_steps)  # fmt: skip
-    assert of_kind(records, "alert") == []
+    assert not [a for a in of_kind(records, "alert") if a.code == "steps_missed"]
 
 
 def test_the_device_is_looked_at_before_it_forgets(keras, tmp_path, monkeypatch):
@@ -141,7 +141,7 @@ def test_the_device_is_looked_at_before_it_forgets(keras, tmp_path, monkeypatch)
     steps = [o.step for o in of_kind(records, "overflow")]
     assert bad <= set(steps)  # and those where the scale itself had grown too large
     assert len(steps) == len(set(steps)) == model.optimizer.skipped_steps
-    assert of_kind(records, "alert") == []
+    assert not [a for a in of_kind(records, "alert") if a.code == "steps_missed"]
 
 
 def test_windows_add_up_to_the_training(keras, tmp_path):

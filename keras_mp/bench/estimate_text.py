@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from keras_mp.bench.estimate import Hours, Overall, Range, TrialSpeedup
 from keras_mp.bench.footprint import PARTS, RECIPES, Footprint
 from keras_mp.bench.published import Published, Row
+from keras_mp.bench.results import Memory
 from keras_mp.telemetry.format import count, pad, share, size
 
 WIDTH = 100
@@ -132,6 +133,19 @@ def memory_lines(
     if largest is not None:
         fits = ", ".join(f"{RECIPES[name].title} {count(b)}" for name, b in largest.items())
         lines += ["", f"largest batch within {size(budget)}, a tenth of it left free: {fits}"]
+    return lines
+
+
+def measured_memory(measured: Mapping[str, Memory], batches: Sequence[int]) -> list[str]:
+    """What a trial's measured lines say for these batch sizes, with a bar each."""
+    what = next(iter(measured.values())).what
+    longest = max(len(name) for name in measured)
+    top = max(of.at(batch) for of in measured.values() for batch in batches)
+    lines = [f"memory of a step, measured ({what}):"]
+    for batch in batches:
+        for name, of in measured.items():
+            cells = max(1, round(of.at(batch) / top * BAR))
+            lines.append(f"  {batch:>6} {pad(name, longest)} {'=' * cells} {size(of.at(batch))}")
     return lines
 
 

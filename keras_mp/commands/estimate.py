@@ -149,7 +149,10 @@ def _from_trial(args: argparse.Namespace) -> tuple[dict[str, Any], list[str], in
     ]
     for each in questions:
         lines += estimate_text.wrapped(f"questionable: {each}")
-    lines.append("Measured here: the same model and batch elsewhere may gain more or less.")
+    measured = {v.name: v.memory for v in trial.variants if v.memory is not None}
+    if measured and args.parameters is None:
+        lines += ["", *estimate_text.measured_memory(measured, args.batch_sizes), ""]
+    lines.append("Measured there: the same model on another device may gain more or less.")
     found = {
         "source": "trial",
         "model": trial.model,
@@ -167,6 +170,11 @@ def _from_trial(args: argparse.Namespace) -> tuple[dict[str, Any], list[str], in
     }
     if args.hours is not None:
         found["hours"] = args.hours
+    if measured and args.parameters is None:
+        found["memory"] = {
+            str(batch): {name: of.at(batch) for name, of in measured.items()}
+            for batch in args.batch_sizes
+        }
     return found, lines, EXIT_QUESTIONED if questions else EXIT_WELL
 
 

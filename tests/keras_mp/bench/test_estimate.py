@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from keras_mp.bench.estimate import Range, amdahl, from_trial, hours_after, question
 from keras_mp.bench.published import NothingPublishedError, look_up, rows
-from keras_mp.bench.results import Advice, Split, Spread, Trial, Variant
+from keras_mp.bench.results import Advice, Memory, Split, Spread, Trial, Variant
 from keras_mp.cli import main
 
 reasonable = st.floats(0.01, 1e6)
@@ -269,8 +269,28 @@ def test_a_trials_file_gives_hours_with_its_spread(capsys, tmp_path):
     status, out, _ = run(capsys, "--hours", "100", "--from-trial", str(path), "--json")
     after = json.loads(out)["variants"]["mixed_bfloat16"]["after"]
     assert after == {"low": 100 / 2.05, "high": 100 / 1.95, "middle": 50.0}
+    assert "memory" not in out
     path.write_text("{}")
     assert run(capsys, "--hours", "100", "--from-trial", str(path))[0] == 2
+
+
+def test_a_trials_measured_memory_is_given_by_batch_size(capsys, tmp_path):
+    def line(fixed, slope):
+        return Memory(
+            "allocator peak", [(1, 1), (2, 2), (4, 4)], fixed, slope, (1.0, 1.0), 9, 10, 0
+        )
+
+    base = replace(FLOAT32, memory=line(2e9, 1e8))
+    mixed = replace(MIXED, memory=line(2e9, 5e7))
+    path = tmp_path / "trial.json"
+    path.write_text(a_trial(base, mixed).to_json())
+    arguments = ("--from-trial", str(path), "--batch-sizes", "10,40")
+    status, out, _ = run(capsys, *arguments)
+    assert status == 0
+    assert "measured (allocator peak)" in out
+    assert "6.0 GB" in out and "4.0 GB" in out  # 2 GB + 40 samples of 100 or 50 MB
+    status, out, _ = run(capsys, *arguments, "--json")
+    assert json.loads(out)["memory"]["40"] == {"float32": 6e9, "mixed_bfloat16": 4e9}
 
 
 def test_published_figures_come_with_source_and_range(capsys):

@@ -12,6 +12,7 @@ OURS, KERAS = "keras_mp.layers.", "keras.layers."
 # What Keras' own does in half precision that ours does not.
 _WHY = {
     "BatchNormalization": "Keras' own keeps float32 copies of its inputs for the backward pass",
+    "Dense": "a large part of the products: in half precision, given to the activation in float32",
     "RNN": "Keras' own casts its weights anew at every time step",
 }
 _RECURRENT = ("RNN", "SimpleRNN", "LSTM", "GRU")
@@ -23,6 +24,11 @@ def better_class(layer: Any) -> str | None:
 
     made = replacement(layer)
     return None if made is None else OURS + made.__name__
+
+
+def gives_float32(layer: Any) -> bool:
+    """Whether a layer gives float32 though it computes in half precision: our ``Dense``."""
+    return type(layer).__name__ == "Dense" and _module(layer) + "." == OURS
 
 
 def why(name: str) -> str:
@@ -41,10 +47,11 @@ def put_class(layer: Any, name: str) -> None:
     if f"{_module(layer)}.{type(layer).__name__}" == name:
         return
     if name.startswith(OURS):
-        from keras_mp.layers import replace_in_place
+        from keras_mp import layers
 
-        if better_class(layer) == name:
-            replace_in_place(layer)
+        made = getattr(layers, name.removeprefix(OURS), None)
+        if isinstance(made, type) and type(layer) in made.__mro__:
+            _keras_internals.become(layer, made)
             return
     elif name.startswith(KERAS):
         made = getattr(keras.layers, name.removeprefix(KERAS), None)

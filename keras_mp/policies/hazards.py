@@ -12,6 +12,7 @@ from keras_mp.numerics.formats import get_format
 from keras_mp.policies import gaps
 from keras_mp.policies.attention import in_half
 from keras_mp.policies.categories import is_a
+from keras_mp.policies.classes import gives_float32
 from keras_mp.policies.hardware import Device
 from keras_mp.policies.measure import Calibration
 from keras_mp.policies.reason import Reason
@@ -72,7 +73,7 @@ def _foreign(place: Place, around: Circumstances) -> Reason | None:
 
 
 def _output(place: Place, around: Circumstances) -> Reason | None:
-    if not place.output:
+    if not place.output or gives_float32(place.layer):
         return None
     activation = ends_in(place.layer)
     if activation in SATURATING:

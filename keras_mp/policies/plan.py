@@ -116,18 +116,22 @@ class _Planner:
 
     def _with_class(self, row: Row, place: Place) -> Row:
         """Ours where it is better, Keras' own again where a plan had changed it and it is not."""
+        if not self._replace:
+            return row
         in_half = keras.DTypePolicy(row.policy).compute_dtype in HALF
-        name = better_class(place.layer) if self._replace and in_half else None
+        name = better_class(place.layer) if in_half else None
+        if row.code == "wide-output":
+            sentence = f"{row.reason}: its logits are {self.around.half}'s, given in float32"
+            return dataclasses.replace(row, reason=sentence, replace=f"{OURS}Dense")
         if place.path in self.replaced:
-            kind = type(place.layer).__name__
-            name = (OURS if self._replace and in_half else KERAS) + kind
+            name = (OURS if in_half else KERAS) + type(place.layer).__name__
         if name is None:
             return row
         if not name.startswith(OURS):
             return dataclasses.replace(row, replace=name)
-        sentence = f"{row.reason}; {why(name)}" if row.code == "rule" else why(name)
-        code = row.code if row.code == "rule" else "replaced"
-        return dataclasses.replace(row, code=code, reason=sentence, replace=name)
+        if row.code in ("product", "pointwise", "reduction"):
+            return dataclasses.replace(row, code="replaced", reason=why(name), replace=name)
+        return dataclasses.replace(row, reason=f"{row.reason}; {why(name)}", replace=name)
 
     def summary(self) -> Gradients | None:
         """What the calibration batch showed of all gradients together."""
@@ -163,11 +167,17 @@ class _Planner:
             return self.row(parent).policy, Reason("part", f"part of {parent.path}")
         found = hazard(place, self.around)
         if found is not None:
-            return "float32", found
+            wide = self._wide_output(place, found)
+            return ("float32", found) if wide is None else (self.policy, wide)
         if place.category == "container":
             return self._container(place)
         aligned = worth.alignment(place, self.around.device, self.products)
         return self.policy, usual(place) if aligned is None else aligned[0]
+
+    def _wide_output(self, place: Place, found: Reason) -> Reason | None:
+        if not self._replace or found.code not in ("output", "output-activation"):
+            return None
+        return worth.wide_output(place, self.products)
 
     def _container(self, place: Place) -> tuple[str, Reason]:
         """What a container casts its own inputs to."""

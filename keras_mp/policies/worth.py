@@ -1,10 +1,12 @@
 """Where half precision gains little, or less than it could: by a layer's size and by its shapes.
 
-Two reasons, both from arithmetic, none from a clock. ``tests/keras_mp/policies/test_worth.py`` has
+Three reasons, all from arithmetic, none from a clock. ``tests/keras_mp/policies/test_worth.py`` has
 for each a model where it changes what is counted, and one where it must not be given.
 
 *Alignment*: tensor cores multiply tiles whose sides are multiples of 8 in half precision (NVIDIA,
 "Matrix Multiplication Background"). A width of 1001 costs what 1008 costs, or leaves them alone.
+
+*Wide output*: a head over many classes is kept in half precision but for its result.
 
 *Too small*: each variable that half precision uses is cast at each step, and so is what crosses to
 a float32 neighbour. A few layers in a row, with hardly any of the model's products and values, can
@@ -27,6 +29,8 @@ from keras_mp.policies.work import LENGTH, with_parts, work_of
 TILE = 8
 # A layer with less than this share of the model's products has no shape that matters.
 ALIGNED_FROM = 1 / 100
+# A head with this share of the model's products, over as many classes at least.
+WIDE_SHARE, WIDE_UNITS = 1 / 20, 128
 # Below this share of the model's products, and of the values that it moves, nothing is to be won.
 SMALL = 1 / 1000
 # Weights move once a batch, values once a sample: Keras' default batch size.
@@ -75,6 +79,20 @@ def _widths(place: Place) -> tuple[tuple[str, int], ...]:
         return own
     # A recurrent layer's width is its cell's.
     return tuple(width for part in place.children for width in work_of(part).widths)
+
+
+def wide_output(place: Place, total: int) -> Reason | None:
+    """A head that is too large a part of the model for float32: logits over many classes.
+
+    Of few numbers each may matter to the last digit, as prices do; of many classes the order
+    does, and the difference between the largest.
+    """
+    if type(place.layer) is not keras.layers.Dense or place.layer.units < WIDE_UNITS:
+        return None
+    share = work_of(place).products / max(total, 1)
+    if share < WIDE_SHARE:
+        return None
+    return Reason("wide-output", f"{share:.0%} of the model's products, too many for float32")
 
 
 @dataclass

@@ -97,7 +97,7 @@ class TestApply:
             )
 
         model = build()
-        keras_mp.plan(model, "mixed_float16").apply(model)
+        keras_mp.plan(model, "mixed_float16", replace=False).apply(model)
         with keras_mp.policy_scope("mixed_float16"):
             fresh = build()
         assert np.array_equal(numbers(model(X)), numbers(fresh(X)))

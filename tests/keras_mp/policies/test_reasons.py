@@ -165,7 +165,7 @@ class TestOutput:
             right = keras.metrics.sparse_categorical_accuracy(np.array([2049]), predicted)
             return float(numbers(right).max())
 
-        exact, planned, flipped = outcomes(build, measure, "mixed_float16", "output")
+        exact, planned, flipped = outcomes(build, measure, "mixed_float16", "wide-output")
         assert (exact, planned) == (0.0, 0.0)
         assert flipped == 1.0
 
@@ -201,6 +201,106 @@ class TestOutput:
         model(np.ones((1, 4)))
         rows = [(row.layer, row.policy) for row in plan(model, "mixed_float16")][1:]
         assert rows == [("Dense", "mixed_float16"), ("Dense", "float32")]
+
+
+class TestWideOutput:
+    """A head over many classes: multiplied in half precision, given in float32."""
+
+    X = np.random.default_rng(0).normal(size=(4, 16)).astype("float32")
+
+    def build(self, units=512, activation=None):
+        return functional(
+            keras.Input((16,)),
+            layers.Dense(64, "relu", name="body"),
+            layers.Dense(units, activation, name="end"),
+        )
+
+    def product_dtypes(self, model, columns):
+        """Dtypes of the matrix products whose result has so many columns, as the backend does
+        them in a forward pass."""
+        if BACKEND == "torch":
+            from torch.utils._python_dispatch import TorchDispatchMode
+
+            found = set()
+
+            class Watch(TorchDispatchMode):
+                def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+                    result = func(*args, **(kwargs or {}))
+                    if "mm" in func.overloadpacket.__name__ and result.shape[-1] == columns:
+                        found.add(str(result.dtype).removeprefix("torch."))
+                    return result
+
+            tensor = ops.convert_to_tensor(self.X)
+            with Watch():
+                model(tensor)
+            return found
+        if BACKEND == "tensorflow":
+            import tensorflow as tf
+
+            graph = tf.function(lambda x: model(x)).get_concrete_function(tf.constant(self.X)).graph
+            products = [o for o in graph.get_operations() if "MatMul" in o.type]
+            return {o.outputs[0].dtype.name for o in products if o.outputs[0].shape[-1] == columns}
+        import jax
+
+        equations = jax.make_jaxpr(lambda x: model(x))(self.X).jaxpr.eqns
+        results = [e.outvars[0].aval for e in equations if e.primitive.name == "dot_general"]
+        return {str(aval.dtype) for aval in results if aval.shape[-1] == columns}
+
+    def test_flipping_it_changes_in_what_most_is_multiplied(self):
+        model = self.build()
+        planned = plan(model, "mixed_bfloat16")
+        row = planned["end"]
+        assert (row.code, row.policy) == ("wide-output", "mixed_bfloat16")
+        assert "97% of the model's products" in row.reason
+        planned.apply(model)
+        assert self.product_dtypes(model, 512) == {"bfloat16"}
+        plan(model, "mixed_bfloat16", rules={"end": "float32"}).apply(model)
+        assert self.product_dtypes(model, 512) == {"float32"}
+
+    @pytest.mark.parametrize("policy", HALF)
+    @pytest.mark.parametrize("activation", [None, "softmax", "sigmoid"])
+    def test_what_it_gives_is_float32_and_rounded_once(self, policy, activation):
+        model = self.build(activation=activation)
+        exact = numbers(model(self.X))
+        plan(model, policy).apply(model)
+        result = model(self.X)
+        assert keras.backend.standardize_dtype(result.dtype) == "float32"
+        ulp = {"mixed_float16": 2.0**-10, "mixed_bfloat16": 2.0**-7}[policy]
+        assert np.abs(numbers(result) - exact).max() < 8 * ulp * np.abs(exact).max()
+
+    @pytest.mark.parametrize("policy", HALF)
+    def test_sure_and_wrong_is_pulled_back_as_in_float32(self, policy):
+        """What `output-activation` is for holds here too: the sigmoid itself is float32's."""
+        model = self.build(activation="sigmoid")
+        end = model.get_layer("end")
+        end.kernel.assign(np.zeros((64, 512)))
+        end.bias.assign(np.full(512, 12.0))
+        plan(model, policy).apply(model)
+        optimizer = keras_mp.LossScaleOptimizer(keras.optimizers.SGD(512.0), scale=8)
+        model.compile(optimizer, "binary_crossentropy", auto_scale_loss=False)
+        model.train_on_batch(self.X, np.zeros((4, 512)))
+        assert numbers(end.bias) - 12 == pytest.approx(np.full(512, -1.0), abs=1e-2)
+
+    def test_it_is_not_given_to_few_numbers_nor_to_a_small_part_nor_unasked(self):
+        assert plan(self.build(units=64), "mixed_bfloat16")["end"].code == "output"
+        small = functional(
+            keras.Input((16,)), layers.Dense(8192), layers.Dense(8), layers.Dense(128, name="end")
+        )
+        assert plan(small, "mixed_bfloat16")["end"].code == "output"
+        kept = plan(self.build(), "mixed_bfloat16", replace=False)["end"]
+        assert (kept.code, kept.policy) == ("output", "float32")
+        assert plan(self.build(), "mixed_bfloat16")["body"].code == "product"
+
+    def test_audit_takes_it_for_mended_and_float32_comes_back(self):
+        model = self.build()
+        exact = numbers(model(self.X))
+        plan(model, "mixed_bfloat16").apply(model)
+        assert len(keras_mp.audit(model)) == 0
+        plan(model, "mixed_bfloat16").apply(model)
+        assert keras.backend.standardize_dtype(model(self.X).dtype) == "float32"
+        plan(model, "float32").apply(model)
+        assert type(model.get_layer("end")) is layers.Dense
+        assert np.array_equal(numbers(model(self.X)), exact)
 
 
 class TestUnitNorm:

@@ -1,0 +1,31 @@
+"""A Dense for a model's end: the product in half precision, what it gives in float32."""
+
+from typing import Any
+
+import keras
+from keras import ops
+
+from keras_mp.layers.registering import registered
+
+
+@registered
+class Dense(keras.layers.Dense):
+    """``keras.layers.Dense`` that gives float32: the product in its policy's dtype, then a cast,
+    then the activation.
+
+    For heads that are a large part of a model, such as a language model's logits. In float32 they
+    would be multiplied slowly; under a plain half-precision policy their softmax or sigmoid reaches
+    exactly 0 and 1, and Keras' metrics round integer labels to the predictions' dtype. Here the
+    logits alone are rounded, once, as under torch's autocast.
+
+    Args:
+        As ``keras.layers.Dense``. Under a float32 policy it computes what that does.
+    """
+
+    def call(self, inputs: Any, training: Any = None) -> Any:
+        outputs = ops.matmul(inputs, self.kernel)
+        if self.bias is not None:
+            outputs = ops.add(outputs, self.bias)
+        if self.compute_dtype in ("float16", "bfloat16"):
+            outputs = ops.cast(outputs, "float32")
+        return outputs if self.activation is None else self.activation(outputs)

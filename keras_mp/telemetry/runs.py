@@ -34,6 +34,8 @@ MAX_META_BYTES = 1 << 20
 # How much of one file is read before the next gets its turn.
 TURN_BYTES = 1 << 20
 SETTLED_NS = 2_000_000_000
+# A job that writes a thousand records a second is this far ahead of a reader that pauses a second.
+BUSY_BYTES = 512 << 10
 # How often a folder without a run is searched for event files in the folders inside it.
 DEEPER_SECONDS = 5.0
 
@@ -219,6 +221,15 @@ class RunsFolder:
     def loading(self) -> bool:
         """Whether some history is still to be read."""
         return any(entry.preview is not None or entry.behind() for entry in self._entries.values())
+
+    @property
+    def catching_up(self) -> bool:
+        """Whether there is history to read, beyond what busy jobs write between two looks."""
+        entries = self._entries.values()
+        return any(
+            not entry.looked_at or entry.preview is not None or entry.behind() > BUSY_BYTES
+            for entry in entries
+        )
 
     def poll(
         self,

@@ -99,14 +99,13 @@ def layers_of(model: Any) -> Iterator[Any]:
 
 
 def model_policy(model: Any) -> str | None:
-    """Name of the dtype policy that most of the layers with weights have; None if not a model."""
+    """Name of the dtype policy that most of the parameters are in; None if not a model."""
     if model is None or not hasattr(model, "dtype_policy"):
         return None
-    names = Counter(
-        layer.dtype_policy.name
-        for layer in layers_of(model)
-        if layer is not model and layer.weights and not getattr(layer, "layers", None)
-    )
+    names: Counter[str] = Counter()
+    for layer in layers_of(model):
+        if layer is not model and layer.weights and not getattr(layer, "layers", None):
+            names[layer.dtype_policy.name] += int(layer.count_params())
     return names.most_common(1)[0][0] if names else str(model.dtype_policy.name)
 
 

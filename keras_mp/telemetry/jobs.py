@@ -20,7 +20,7 @@ import numpy as np
 from keras_mp.numerics.formats import FORMATS
 from keras_mp.telemetry import records as r
 from keras_mp.telemetry.layer_shares import LayerShares
-from keras_mp.telemetry.series import Series
+from keras_mp.telemetry.series import MAX_POINTS, Series
 
 FLOAT16 = FORMATS["float16"]
 # Single skipped steps kept with their layer; the total is counted for ever.
@@ -107,6 +107,7 @@ class Job:
         self.problems: list[str] = []
         self.loading = 1.0
         self.version = 0
+        self.max_points = MAX_POINTS
         self._lead: int | None = None  # the rank whose steps are drawn
         self._begun_at: int | None = None  # the step that a resumed job began after
 
@@ -234,6 +235,12 @@ class Job:
             return None
         device = m.device_peak if m.device_peak is not None else m.device_allocated
         return device if device is not None else m.process_resident
+
+    def limit_points(self, points: int) -> None:
+        """Keep about this many points of each series: where many jobs share the memory."""
+        self.max_points = points
+        for series in (self.series, self.scales, self.memories):
+            series.limit(points)
 
     def skips_within(self, steps: int) -> int:
         """Skipped steps among the last ``steps`` attempted ones."""

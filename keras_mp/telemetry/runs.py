@@ -24,6 +24,7 @@ from keras_mp.telemetry.event_runs import MARK, EventRun, is_event_folder
 from keras_mp.telemetry.folders import META_FILE, events_file, meta_file, parse_events_file
 from keras_mp.telemetry.jobs import Job
 from keras_mp.telemetry.records import SCHEMA_VERSION
+from keras_mp.telemetry.series import MAX_POINTS
 from keras_mp.telemetry.tail import JournalFile
 
 # A journal longer than this is shown from its end first. At about 5 µs a record and 200 bytes each,
@@ -31,6 +32,8 @@ from keras_mp.telemetry.tail import JournalFile
 PREVIEW_ABOVE = 4 << 20
 PREVIEW_BYTES = 256 << 10
 MAX_META_BYTES = 1 << 20
+# Points of all jobs together (about 120 bytes each), and of one job at least.
+ALL_POINTS, LEAST_POINTS = 500_000, 2_000
 # How much of one file is read before the next gets its turn.
 TURN_BYTES = 1 << 20
 SETTLED_NS = 2_000_000_000
@@ -251,6 +254,7 @@ class RunsFolder:
         """
         if only is None:
             self._find()
+        self._share_memory()
         until = None if seconds is None else time.monotonic() + seconds
         changed: list[Job] = []
         for name in list(self._entries):
@@ -265,6 +269,14 @@ class RunsFolder:
                 if time.monotonic() > until:
                     break
         return changed
+
+    def _share_memory(self) -> None:
+        """Few jobs keep long histories, many keep shorter ones: the older halves are thinned."""
+        points = min(MAX_POINTS, max(LEAST_POINTS, ALL_POINTS // max(1, len(self._entries))))
+        for entry in self._entries.values():
+            for job in (entry.job, entry.preview):
+                if job is not None and job.max_points != points:
+                    job.limit_points(points)
 
     def _find(self) -> None:
         try:

@@ -10,6 +10,13 @@ MAX_POINTS = 200_000
 MAX_COLUMNS = 64
 
 
+def _grown(column: np.ndarray, size: int) -> np.ndarray:
+    """A larger copy; what is not written yet takes no memory of the machine."""
+    fresh = np.empty(size)
+    fresh[: len(column)] = column
+    return fresh
+
+
 class Series:
     """Points in the order of their steps, one float64 array a column; NaN where nothing was said.
 
@@ -71,14 +78,17 @@ class Series:
                 step = float(self._columns["step"][self._size - 1])
         if self._size >= self._max_points:
             self._thin()
-        for name in values:
-            if name not in self._columns and len(self._columns) < MAX_COLUMNS:
+        for name, value in values.items():
+            # A column that nobody ever measures takes no memory.
+            if value is None or name in self._columns:
+                continue
+            if len(self._columns) < MAX_COLUMNS:
                 fresh = np.empty(len(self._columns["step"]))
                 fresh[: self._size] = np.nan
                 self._columns[name] = fresh
         at = self._size
         if at == len(self._columns["step"]):
-            self._columns = {n: np.resize(c, 2 * at) for n, c in self._columns.items()}
+            self._columns = {n: _grown(c, 2 * at) for n, c in self._columns.items()}
         for name, column in self._columns.items():
             value = values.get(name)
             column[at] = np.nan if value is None else value
@@ -86,6 +96,10 @@ class Series:
         self._columns["time"][at] = time
         self._size = at + 1
         self.version += 1
+
+    def limit(self, max_points: int) -> None:
+        """Keep about this many points from now on; the next appends thin what is more."""
+        self._max_points = max(16, max_points)
 
     def rewind(self, step: float) -> None:
         """Drop all points at or after ``step``."""

@@ -334,3 +334,17 @@ def around_next_call(model: Any, around: Callable[[Any], Any]) -> Callable[[], N
 
     model.train_function = once
     return undo
+
+
+def carry_mask(source: Any, tensor: Any) -> Any:
+    """Give a tensor made from another the Keras mask of that one; returns it.
+
+    Keras keeps the mask of a layer's output beside the tensor, where its losses and metrics look
+    for it, and no public function tells it. Without it masked positions would count.
+    """
+    from keras.src.backend import get_keras_mask, set_keras_mask
+
+    mask = get_keras_mask(source)
+    if mask is not None:
+        set_keras_mask(tensor, mask)
+    return tensor

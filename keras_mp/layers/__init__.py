@@ -6,6 +6,28 @@ which of a model's layers have one, and a plan puts them in.
 """
 
 from keras_mp.layers.batch_normalization import BatchNormalization
+from keras_mp.layers.dense import Dense
+from keras_mp.layers.recurrent import (
+    GRU,
+    LSTM,
+    RNN,
+    ConvLSTM1D,
+    ConvLSTM2D,
+    ConvLSTM3D,
+    SimpleRNN,
+)
 from keras_mp.layers.replacing import replace_in_place, replacement
 
-__all__ = ["BatchNormalization", "replace_in_place", "replacement"]
+__all__ = [
+    "GRU",
+    "LSTM",
+    "RNN",
+    "BatchNormalization",
+    "ConvLSTM1D",
+    "ConvLSTM2D",
+    "ConvLSTM3D",
+    "Dense",
+    "SimpleRNN",
+    "replace_in_place",
+    "replacement",
+]

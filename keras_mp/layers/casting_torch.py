@@ -1,0 +1,151 @@
+"""Casts of weights on torch: each made once a call, none kept for the backward pass.
+
+A weight is there anyway; its half-precision copy can be made again when the gradient needs it.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import keras
+import torch
+
+from keras_mp import _keras_internals
+
+HALF = ("float16", "bfloat16")
+
+
+class Cast:
+    """A float32 weight and its half-precision copy.
+
+    Attributes:
+        variable: The Keras variable.
+        weight: Its tensor as it is stored.
+        order: The weight's axes from the one that varies slowest in the copy's memory to the
+            fastest; None for the weight's own order.
+    """
+
+    def __init__(self, variable: Any, dtype: torch.dtype, order: Sequence[int] | None = None):
+        self.variable = variable
+        self.weight = _keras_internals.stored_value(variable)
+        self.order = order
+        self._dtype = dtype
+        self._version = self.weight._version
+        self._made: torch.Tensor | None = None
+        self._to_come = 0
+
+    def make(self) -> torch.Tensor:
+        """The copy, differentiable in the weight."""
+        if self.order is None:
+            return self.weight.to(self._dtype)
+        turned = self.weight.permute(*self.order)
+        turned = turned.to(self._dtype, memory_format=torch.contiguous_format)
+        inverse = sorted(range(len(self.order)), key=self.order.__getitem__)
+        return turned.permute(*inverse)
+
+    def ticket(self, view: torch.Tensor) -> "_Ticket":
+        """Stands for a view of the copy until the backward pass asks for it."""
+        self._to_come += 1
+        return _Ticket(self, view.size(), view.stride(), view.storage_offset())
+
+    def again(self) -> torch.Tensor:
+        """The copy, made again; the same one until every ticket was shown."""
+        if self._version != self.weight._version:
+            raise RuntimeError(
+                "A weight was changed between a layer's call and the backward pass, which needs it "
+                "as it was. Expected the optimizer step after the backward pass. "
+                f"Received: variable={self.variable.path}"
+            )
+        with torch.no_grad():
+            made = self.make() if self._made is None else self._made
+        self._to_come -= 1
+        self._made = made if self._to_come > 0 else None
+        return made
+
+
+class _Ticket:
+    def __init__(self, cast: Cast, size: Any, stride: Any, offset: int):
+        self._cast, self._size, self._stride, self._offset = cast, size, stride, offset
+
+    def redeem(self) -> torch.Tensor:
+        return self._cast.again().as_strided(self._size, self._stride, self._offset)
+
+
+def casts_of(
+    layer: Any, variables: Sequence[Any], orders: Callable[[Any], Any] | None = None
+) -> list[Cast]:
+    """A ``Cast`` for each float32 variable that this layer computes with in half precision.
+
+    Args:
+        layer: Its compute dtype counts.
+        variables: Of the layer.
+        orders: Variable -> the ``order`` of its cast; None for its own.
+    """
+    if layer.compute_dtype not in HALF:
+        return []
+    dtype = getattr(torch, layer.compute_dtype)
+    return [
+        Cast(v, dtype, None if orders is None else orders(v))
+        for v in variables
+        if _keras_internals.is_cast_in_calls(v)
+        and _keras_internals.stored_value(v).dtype == torch.float32
+    ]
+
+
+@contextmanager
+def casts_not_kept(made: list[tuple[Cast, torch.Tensor]]) -> Iterator[None]:
+    """Inside, autograd keeps none of these copies; the backward pass makes each again once.
+
+    Other saved-tensor hooks (checkpointing, offloading, counting) see all other tensors, as they
+    would without this.
+    """
+    casts = {copy.untyped_storage().data_ptr(): cast for cast, copy in made}
+    outer = _outer_hooks()
+
+    def pack(tensor: torch.Tensor) -> Any:
+        cast = casts.get(tensor.untyped_storage().data_ptr())
+        if cast is not None:
+            return cast.ticket(tensor)
+        return tensor if outer is None else outer[0](tensor)
+
+    def unpack(packed: Any) -> torch.Tensor:
+        if isinstance(packed, _Ticket):
+            return packed.redeem()
+        return packed if outer is None else outer[1](packed)
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, unpack):
+        yield
+
+
+@contextmanager
+def using(made: Sequence[tuple[Cast, torch.Tensor]], others: Sequence[Any] = ()) -> Iterator[Any]:
+    """Inside, these variables have these values. Gives the scope; ``others`` keep theirs.
+
+    The scope would hide one around it, so every variable that the block reads must be named.
+    """
+    scope = keras.StatelessScope()
+    for variable in others:
+        scope.add_update((variable, _keras_internals.stored_value(variable)))
+    for cast, value in made:
+        # Not by the constructor: that casts to the variable's dtype.
+        scope.add_update((cast.variable, value))
+    with scope:
+        yield scope
+
+
+def can_remake() -> bool:
+    """Whether casts can be left out of what autograd keeps, here and now.
+
+    Not inside torch's compiler, which decides by itself what to keep; and not without the private
+    function that tells the hooks around ours.
+    """
+    return not torch.compiler.is_compiling() and _TOP is not None
+
+
+# Private: torch lets one pair of hooks act at a time and has no public way to ask for the one that
+# ours would hide. Without it casts are kept, as Keras keeps them.
+_TOP = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
+
+
+def _outer_hooks() -> tuple[Callable, Callable] | None:
+    return None if _TOP is None else _TOP(False)

@@ -17,6 +17,7 @@ from pathlib import Path
 from tui import themes
 from tui.app import MonitorApp
 from tui.clock import SetClock
+from tui.lab.app import LabApp
 
 DOCS = Path(__file__).resolve().parent
 RECORDED = DOCS.parent / "tests" / "recorded" / "runs"
@@ -119,6 +120,17 @@ async def picture(name: str, job: str, theme: str, *keys: str) -> None:
     print(f"docs/{name}.svg")
 
 
+async def lab_picture(name: str, *keys: str) -> None:
+    """One picture of the lab, 80 x 24, after ``keys``."""
+    app = LabApp(charset="braille")
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.press(*keys)
+        await pilot.pause()
+        svg = app.export_screenshot(title="keras-mp lab")
+    (DOCS / f"{name}.svg").write_text(portable(svg))
+    print(f"docs/{name}.svg")
+
+
 async def main() -> None:
     os.environ["TZ"] = "UTC"
     time.tzset()
@@ -127,6 +139,8 @@ async def main() -> None:
     await picture("dashboard-light", "thrashing", light)
     await picture("dashboard-job", "sawtooth", dark, "enter", "shift+left", "shift+left")
     await picture("dashboard-compare", "float16-scaled", dark, "c")
+    await lab_picture("lab-step", "2", "m")
+    await lab_picture("lab-scale", "3", *["right"] * 8)
 
 
 if __name__ == "__main__":

@@ -136,6 +136,7 @@ class Monitor(keras.callbacks.Callback):
                 every=self._every,
                 rank=self._rank,
                 buffer=self._buffer,
+                on_alert=self._on_alert,
                 tensorboard=self._tensorboard,
             )
         params = self.params or {}

@@ -84,7 +84,9 @@ def test_constraints_pin_what_make_installs():
     }
     extras = PROJECT["optional-dependencies"]
     asked = [*PROJECT["dependencies"], "tensorflow-cpu"]
-    asked += [spec for extra in ("torch", "jax", "tui", "demo", "dev") for spec in extras[extra]]
+    asked += [
+        spec for extra in ("torch", "jax", "tui", "demo", "docs", "dev") for spec in extras[extra]
+    ]
     names = {canonical(re.split(r"[\[<>=!~ ]", spec)[0]) for spec in asked} - {"keras-mp"}
     assert names - pinned == set()
 

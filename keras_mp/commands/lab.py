@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     name = ""
-    numerics: "tuple[Numerics, ...]" = ()
+    numerics: tuple[Numerics, ...] = ()
     if args.recorded is not None:
         from keras_mp.telemetry.runs import RunsFolder
 

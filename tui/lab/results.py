@@ -182,8 +182,23 @@ def _ours(look: Look) -> tuple[str, list[Row]]:
                     (f"  {spread}", "muted"),
                 )
             )
+    lines += list(_claims(found.get("claims") or []))
     title = f"Small models on real data (benchmarks/paper.py), {seeds} seed{'s' * (seeds != 1)}."
     return title, lines
+
+
+def _claims(claims: Sequence[dict[str, str]]) -> Iterator[Row]:
+    """Every claim of the paper with what our runs say to it."""
+    if claims:
+        yield []
+        yield text(("the paper's claims, judged by these runs", "strong"))
+    for claim in claims:
+        verdict = claim["verdict"]
+        role: Role = "good" if verdict == "holds" else "warn"
+        first, *rest = textwrap.wrap(claim["claim"], 60)
+        yield text((fit(f"  {verdict}", 17), role), first)
+        for line in rest:
+            yield text(" " * 17 + line)
 
 
 def _time_line(width: int) -> Iterator[Row]:

@@ -101,6 +101,10 @@ class RemoteRuns:
         return self._folder.loading
 
     @property
+    def catching_up(self) -> bool:
+        return self._folder.catching_up
+
+    @property
     def away(self) -> bool:
         """Whether the host does not answer now."""
         heard = self.last_heard

@@ -43,6 +43,7 @@ format: install
 
 record: install        ## write the journals that the dashboard's tests and pictures read, by real runs
 	$(BIN)/python tests/recorded/record.py
+	KERAS_BACKEND=torch $(BIN)/python tests/recorded/lab.py
 
 screenshots: install   ## draw docs/*.svg from the recorded journals with the real dashboard
 	$(BIN)/python docs/screenshots.py

@@ -6,13 +6,16 @@ until a step overflows, and backs off. So a skipped step is no fault; what matte
 
 import math
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Literal
 
 import numpy as np
 
 from keras_mp.telemetry.format import power_of_two, share, whole
 from keras_mp.telemetry.jobs import Job
+from keras_mp.telemetry.records import Overflow
 from keras_mp.telemetry.thresholds import (
     CALIBRATION_FLOOR,
     CALIBRATION_STEPS,
@@ -107,26 +110,36 @@ def backoffs_within(job: Job, steps: int) -> int:
     if not job.overflows:
         return skips_since_calibration(job, steps)
     first = max(job.step - steps, fresh_since(job) + CALIBRATION_STEPS)
-    count = 0
-    for overflow in reversed(job.overflows):
-        if overflow.step <= first:
-            break
-        before, after = overflow.scale_before, overflow.scale_after
-        count += before is None or after is None or after < before
-    return count
+    return sum(
+        o.scale_before is None or o.scale_after is None or o.scale_after < o.scale_before
+        for o in _since(job, first)
+    )
+
+
+def _told(job: Job) -> Iterator[Overflow]:
+    """Skipped steps, the latest first.
+
+    A window's skipped steps are written before the window itself: until that has come, nobody knows
+    what followed them, and they do not count yet.
+    """
+    return (o for o in reversed(job.overflows) if o.step <= job.step)
+
+
+def _since(job: Job, step: int) -> Iterator[Overflow]:
+    return takewhile(lambda o: o.step > step, _told(job))
 
 
 def _skipped_since(job: Job, start: int) -> int:
     if start == 0:
         return job.skipped or 0
-    return job.skips_within(job.step - start)
+    return sum(1 for _ in _since(job, start))
 
 
 def trailing_skips(job: Job) -> int:
     """Skipped steps in a row, up to the last one said."""
     expected = job.step
     run = 0
-    for overflow in reversed(job.overflows):
+    for overflow in _told(job):
         if overflow.step != expected:
             break
         run += 1
@@ -149,12 +162,7 @@ def skips_since_calibration(job: Job, steps: int) -> int:
     searched = fresh_since(job) + CALIBRATION_STEPS
     if job.overflows or job.skipped in (None, 0):
         first = max(job.step - steps, searched)
-        count = 0
-        for overflow in reversed(job.overflows):
-            if overflow.step <= first:
-                break
-            count += 1
-        return count
+        return sum(1 for _ in _since(job, first))
     step, skipped = job.series["step"], job.series["skipped"]
     before = skipped[step <= max(job.step - steps, searched)]
     return int(skipped[-1] - (before[-1] if len(before) else 0))
@@ -201,7 +209,8 @@ def _without_scale(job: Job) -> ScaleVerdict:
 
 
 def _static(job: Job) -> ScaleVerdict:
-    recent = job.skips_within(STATIC_WINDOW) / min(STATIC_WINDOW, job.step)
+    window = min(STATIC_WINDOW, job.step)
+    recent = sum(1 for _ in _since(job, job.step - window)) / window
     skipped = max(job.skipped_share or 0.0, recent)
     scale = power_of_two(job.scale)
     if skipped <= STATIC_WARNING:

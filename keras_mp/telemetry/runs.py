@@ -33,7 +33,7 @@ PREVIEW_ABOVE = 4 << 20
 PREVIEW_BYTES = 256 << 10
 MAX_META_BYTES = 1 << 20
 # Points of all jobs together (about 120 bytes each), and of one job at least.
-ALL_POINTS, LEAST_POINTS = 500_000, 2_000
+ALL_POINTS, LEAST_POINTS = 400_000, 2_000
 # How much of one file is read before the next gets its turn.
 TURN_BYTES = 1 << 20
 SETTLED_NS = 2_000_000_000

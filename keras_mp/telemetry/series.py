@@ -88,7 +88,8 @@ class Series:
                 self._columns[name] = fresh
         at = self._size
         if at == len(self._columns["step"]):
-            self._columns = {n: _grown(c, 2 * at) for n, c in self._columns.items()}
+            size = max(min(2 * at, self._max_points), at + 1)
+            self._columns = {n: _grown(c, size) for n, c in self._columns.items()}
         for name, column in self._columns.items():
             value = values.get(name)
             column[at] = np.nan if value is None else value

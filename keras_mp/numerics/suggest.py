@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from keras_mp.numerics.formats import FORMATS
 from keras_mp.numerics.rows import Row, largest_scale
 from keras_mp.scaling.state import ScaleConfig
@@ -184,19 +186,20 @@ def _dynamic(job: "Job", static: ScaleRange | None) -> Dynamic | None:
         return None
     own = history.config if history.config is not None and history.config.dynamic else None
     base = own or ScaleConfig()
-    starts = {base.initial_scale}
+    starts = [base.initial_scale]
     if static is not None:
-        starts = {static.best, static.high / 2.0**MARGIN}
+        starts = [static.best, static.high / 2.0**MARGIN, static.low]
     elif history.skipped:
-        starts |= {float(scale) for scale in history.scales[[len(history.scales) // 2, -1]]}
+        # Without numbers only a scale that the run has borne for long is known to be of use.
+        starts.append(float(np.median(history.scales)))
     found: list[tuple[tuple, Dynamic]] = []
-    for start in starts:
-        start = min(max(start, base.min_scale), base.max_scale)
+    for place, wanted in enumerate(starts):
+        start = min(max(wanted, base.min_scale), base.max_scale)
         for interval in sorted({*_INTERVALS, base.growth_interval}):
             config = replace(base, initial_scale=start, growth_interval=interval)
             outcome = what_if(history, config)
-            # Of two that waste as much, the one that adapts sooner; then the larger scale.
-            order = (outcome.wasted, interval, -start)
+            # Of two that waste as much, the one that changes least, then the one that adapts sooner
+            order = (outcome.wasted, place, interval != base.growth_interval, interval)
             found.append((order, Dynamic(config, outcome.wasted, outcome.share, history.skipped)))
     return min(found, key=lambda pair: pair[0])[1]
 
@@ -218,17 +221,22 @@ def _layers(
                         f"at the best scale float16 still loses {lost:.0%} of its gradients",
                     )
     overflows = [o for o in job.overflows if o.layer and o.origin != "loss"]
-    if len(overflows) >= MIN_OVERFLOWS and not _is_healthy(job):
+    if len(overflows) >= MIN_OVERFLOWS and _is_in_trouble(job):
         layer, times = Counter(str(o.layer) for o in overflows).most_common(1)[0]
         if times >= LAYER_OVERFLOWS * len(overflows):
-            keep.setdefault(layer, f"{times} of {len(overflows)} overflows began there")
+            # Named by variables' paths, which begin with the model's name; plans do not.
+            model = job.meta.model if job.meta else None
+            path = layer.removeprefix(f"{model}/") if model else layer
+            keep.setdefault(path, f"{times} of {len(overflows)} overflows began there")
     return tuple(KeepLayer(path, why) for path, why in keep.items())
 
 
-def _is_healthy(job: "Job") -> bool:
+def _is_in_trouble(job: "Job") -> bool:
+    """By more than a scale that is too large and cannot move."""
     from keras_mp.telemetry.scale_health import scale_verdict
 
-    return scale_verdict(job).severity == "ok"
+    told = scale_verdict(job)
+    return told.severity != "ok" and told.state != "static"
 
 
 def _notes(

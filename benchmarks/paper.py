@@ -79,6 +79,14 @@ def backend_of(task: str) -> str:
     return "torch" if task.startswith("memory") else os.environ.get("KERAS_BACKEND", "tensorflow")
 
 
+def groups(quick: bool) -> list[list[str]]:
+    """Tasks that share a process: each has its own, but in the quick run, to load less."""
+    if not quick:
+        return [[task] for task in TASKS]
+    backends = dict.fromkeys(map(backend_of, TASKS))
+    return [[task for task in TASKS if backend_of(task) == one] for one in backends]
+
+
 def run_one(task: str, variant: str, seed: int, quick: bool) -> dict[str, float]:
     import keras
 
@@ -180,21 +188,25 @@ def main(argv=None) -> int:
     parser.add_argument("--table", type=Path, default=ROOT / "docs" / "paper.md")
     parser.add_argument("--seeds", type=int)
     parser.add_argument("--quick", action="store_true", help="one seed, a few steps a run")
-    parser.add_argument("--only", choices=[*TASKS, "table"], help="one task, in this process")
+    parser.add_argument(
+        "--only", choices=[*TASKS, "table"], action="append", help="a task, in this process"
+    )
     args = parser.parse_args(argv)
     args.seeds = args.seeds or (1 if args.quick else 3)
-    if args.only not in (None, "table"):
-        run_task(args.only, args)
+    if args.only not in (None, ["table"]):
+        for task in args.only:
+            run_task(task, args)
         return 0
-    for task in TASKS if args.only is None else ():
+    for tasks in groups(args.quick) if args.only is None else ():
         threads = ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
         environment = dict.fromkeys(threads, "1") | {"TF_CPP_MIN_LOG_LEVEL": "3"} | os.environ
-        environment["KERAS_BACKEND"] = backend_of(task)
-        command = [sys.executable, __file__, "--only", task, "--json", args.json]
+        environment["KERAS_BACKEND"] = backend_of(tasks[0])
+        command = [sys.executable, __file__, "--json", args.json]
+        command += [part for task in tasks for part in ("--only", task)]
         command += ["--seeds", str(args.seeds), *(["--quick"] if args.quick else [])]
         ended = subprocess.run(command, env=environment, check=False)
         if ended.returncode:
-            print(f"{task}: ended with status {ended.returncode}", file=sys.stderr)
+            print(f"{', '.join(tasks)}: ended with status {ended.returncode}", file=sys.stderr)
             return 1
     kept = read(args.json, args.quick)
     kept["claims"] = judge_all(kept["runs"])

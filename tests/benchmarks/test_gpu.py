@@ -1,0 +1,161 @@
+"""``benchmarks/gpu.py``: the same models in Keras and torch, the counts, the table; a dry run."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+BENCHMARKS = ROOT / "benchmarks"
+
+
+@pytest.fixture
+def modules(monkeypatch):
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+
+
+class TestTraces:
+    """Chrome traces as jax writes them on a GPU: a row for each stream, and rows that repeat it."""
+
+    def trace(self, *events):
+        names = [
+            {"ph": "M", "pid": 1, "name": "process_name", "args": {"name": "/device:GPU:0 H100"}},
+            {"ph": "M", "pid": 2, "name": "process_name", "args": {"name": "/host:CPU"}},
+            {"ph": "M", "pid": 1, "tid": 7, "name": "thread_name", "args": {"name": "Stream #7"}},
+            {"ph": "M", "pid": 1, "tid": 9, "name": "thread_name", "args": {"name": "XLA Ops"}},
+            {"ph": "M", "pid": 2, "tid": 7, "name": "thread_name", "args": {"name": "Stream #1"}},
+        ]
+        return {"traceEvents": [*names, *events]}
+
+    def event(self, name, pid=1, tid=7, ph="X"):
+        return {"name": name, "pid": pid, "tid": tid, "ph": ph, "ts": 0, "dur": 1}
+
+    @pytest.mark.backend
+    def test_kernels_and_copies_of_the_streams_count(self, modules):
+        from gpu_profile import from_traces
+
+        trace = self.trace(
+            *[self.event("fusion_1")] * 6,
+            self.event("MemcpyD2H"),
+            self.event("MemcpyH2D"),
+            self.event("Memset"),
+            self.event("fusion_1", tid=9),
+            self.event("fusion_1", pid=2),
+            self.event("fusion_1", ph="i"),
+        )
+        found = from_traces([trace], steps=2)
+        assert found == {"operators": None, "launches": 3.0, "reads": 0.5}
+
+    @pytest.mark.backend
+    def test_without_a_gpu_nothing_is_known(self, modules):
+        from gpu_profile import from_traces
+
+        on_cpu = self.trace(self.event("dot", pid=2))
+        assert set(from_traces([on_cpu], 1).values()) == {None}
+
+
+@pytest.mark.backend
+class TestModels:
+    @pytest.mark.parametrize("model", ["resnet50", "transformer", "demo"])
+    def test_both_versions_have_the_same_parameters_and_shapes(self, modules, model, backend):
+        if backend != "torch":
+            pytest.skip("compared on torch")
+        import gpu_models
+        import numpy as np
+        import torch
+
+        size = gpu_models.SIZES["dry"]
+        ours, _ = gpu_models.keras_model(model, size)
+        native, loss = gpu_models.torch_model(model, size)
+        x, y = gpu_models.data(model, size)
+        count = sum(p.numel() for p in native.parameters())
+        assert count == sum(int(np.prod(v.shape)) for v in ours.trainable_variables)
+        first = torch.from_numpy(x.transpose(0, 3, 1, 2).copy() if x.ndim == 4 else x)
+        out = native(first)
+        assert tuple(out.shape) == tuple(ours(x).shape)
+        assert torch.isfinite(loss(out, torch.from_numpy(y.copy())))
+
+    def test_it_is_resnet_50(self, modules, backend):
+        if backend != "torch":
+            pytest.skip("counted on torch")
+        import gpu_models
+        import torch
+
+        with torch.device("meta"):
+            net, _ = gpu_models.torch_model("resnet50", gpu_models.SIZES["full"])
+        assert sum(p.numel() for p in net.parameters()) == 25_557_032  # torchvision's resnet50
+
+
+class TestTable:
+    def test_it_says_what_failed_and_what_there_was_no_time_for(self, modules):
+        import gpu
+
+        step = {"piece": "speed", "model": "demo", "whose": "Keras", "backend": "torch"}
+        rows = [
+            {
+                "piece": "about",
+                "backend": "torch",
+                "version": "2",
+                "keras": "3",
+                "device": "a card",
+            },
+            step
+            | {"precision": "float32", "samples_per_s": 100.0, "peak_bytes": 2**31, "batch": 8},
+            step | {"precision": "float16", "error": "OutOfMemoryError: no"},
+            step
+            | {"precision": "bfloat16", "samples_per_s": 250.0, "peak_bytes": None, "batch": 8},
+            {
+                "piece": "checks",
+                "backend": "torch",
+                "check": "sums",
+                "verdict": "fault",
+                "seen": "2",
+            },
+            {"piece": "cut", "backend": "torch", "missing": ["profile"], "why": "no time was left"},
+        ]
+        text = gpu.table(
+            {
+                "device": "a card",
+                "dry_run": False,
+                "backends": ["torch"],
+                "seconds": 9,
+                "rows": rows,
+            }
+        )
+        assert "| demo | torch | bfloat16 | Keras | 8 | 250 | 2.50 | – |" in text
+        assert "| demo | torch | float32 | Keras | 8 | 100 | 1.00 | 2.00 GiB |" in text
+        assert "OutOfMemoryError: no" in text
+        assert "| sums | torch | **fault** | 2 |" in text
+        assert "Not run, torch: profile" in text and "jax: not run here." in text
+        assert "dry run" not in text
+
+
+@pytest.mark.slow
+@pytest.mark.backend
+def test_a_dry_run_has_every_piece(tmp_path, backend):
+    path = tmp_path / "gpu.json"
+    # From the sources, from another folder, as on a machine where nothing of ours is installed.
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    command = [sys.executable, str(BENCHMARKS / "gpu.py"), "--dry-run", "--json", str(path)]
+    ended = subprocess.run(
+        [*command, "--backends", backend], env=environment, cwd=tmp_path, capture_output=True,
+        text=True, check=False,
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr[-2000:]
+    found = json.loads(path.read_text())
+    rows = found["rows"]
+    assert found["dry_run"] and not [row for row in rows if row["piece"] == "cut"]
+    assert not [row for row in rows if "error" in row]
+    setups = {(r["model"], r["precision"], r["whose"]) for r in rows if r["piece"] == "speed"}
+    assert len(setups) == 3 * 6
+    natives = [row for row in rows if row["piece"] == "native"]
+    assert len(natives) == (12 if backend == "torch" else 0)
+    assert {row["whose"] for row in rows if row["piece"] == "profile"} >= {"Keras", "ours"}
+    assert len([row for row in rows if row["piece"] == "telemetry"]) == 1
+    verdicts = {row["check"]: row["verdict"] for row in rows if row["piece"] == "checks"}
+    assert verdicts["a skipped step changes nothing"] == "fine"
+    assert verdicts["the fused kernel is right"] == "fine"
+    assert path.with_suffix(".md").read_text() in ended.stdout

@@ -12,6 +12,7 @@ from keras_mp._version import __version__
 
 if TYPE_CHECKING:
     from keras_mp.numerics.probe import probe
+    from keras_mp.numerics.suggest import suggest
     from keras_mp.policies.audit import audit
     from keras_mp.policies.convert import convert
     from keras_mp.policies.objects import Policy, PolicyMap
@@ -51,6 +52,7 @@ _PUBLIC = {
     "recommend": "keras_mp.policies.policy",
     "save_model": "keras_mp.policies.saving",
     "set_policy": "keras_mp.policies.policy",
+    "suggest": "keras_mp.numerics.suggest",
 }
 
 __all__ = [
@@ -74,11 +76,12 @@ __all__ = [
     "recommend",
     "save_model",
     "set_policy",
+    "suggest",
 ]
 
 
 # Modules under the package's name, loaded on first use likewise.
-_MODULES = ("layers", "metrics")
+_MODULES = ("bench", "layers", "losses", "metrics")
 
 
 def __getattr__(name: str) -> Any:
@@ -103,7 +106,12 @@ def __dir__() -> list[str]:
 
 # The modules of the classes that Keras looks up when it reads a model's file, which may be before
 # any name above is used. Where Keras is loaded already they cost nothing more.
-_SERIALIZABLE = ("keras_mp.layers", "keras_mp.metrics", "keras_mp.scaling.optimizer")
+_SERIALIZABLE = (
+    "keras_mp.layers",
+    "keras_mp.losses",
+    "keras_mp.metrics",
+    "keras_mp.scaling.optimizer",
+)
 
 if "keras" in sys.modules:
     for _module in _SERIALIZABLE:

@@ -4,6 +4,7 @@
 one of its sections, and ``{{ api }}`` the reference of every public name.
 """
 
+import ast
 import importlib
 import re
 from pathlib import Path
@@ -17,23 +18,6 @@ PARTS = {
     "numerics": "Numerics: what happens to the numbers?",
     "bench": "Trials: what does it gain?",
 }
-# What a class inherits from mixins of ours and users call on it.
-INHERITED = {
-    "LossScaleOptimizer": (
-        "loss_scale",
-        "skipped_steps",
-        "applied_steps",
-        "last_step_finite",
-        "watch",
-        "recent_steps",
-        "describe",
-        "overflow_report",
-        "headroom",
-        "measure_headroom",
-    )
-}
-
-
 def read(name: str) -> str:
     return (ROOT / name).read_text(encoding="utf-8")
 
@@ -52,6 +36,30 @@ def body(name: str) -> str:
     return text.replace("](docs/", "](").replace("](README.md)", "](index.md)")
 
 
+def inherited(module: str, name: str) -> list[str]:
+    """Public methods that a class has from classes of ours; read from the source, not imported."""
+    tree = ast.parse(read(module.replace(".", "/") + ".py"))
+    (found,) = [n for n in ast.walk(tree) if getattr(n, "name", "") == name] or [None]
+    ours = {
+        alias.asname or alias.name: (node.module, alias.name)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("keras_mp.")
+        for alias in node.names
+    }
+    members: list[str] = []
+    for base in getattr(found, "bases", []):
+        place = ours.get(getattr(base, "id", ""))
+        if place is None:
+            continue
+        tree = ast.parse(read(place[0].replace(".", "/") + ".py"))
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef) and node.name == place[1]:
+                defined = [n.name for n in node.body if isinstance(n, ast.FunctionDef)]
+                members += [n for n in defined if not n.startswith("_") and n not in members]
+        members += [n for n in inherited(*place) if n not in members]
+    return members
+
+
 def api() -> str:
     """A directive for each public name, under the package it stands in."""
     package = importlib.import_module("keras_mp")
@@ -59,8 +67,7 @@ def api() -> str:
     for name, module in package._PUBLIC.items():
         part = module.split(".")[1]
         directive = f"::: {module}.{name}"
-        if name in INHERITED:
-            members = ", ".join(INHERITED[name])
+        if members := ", ".join(inherited(module, name)):
             directive += f"\n    options:\n      inherited_members: [{members}]"
         places.setdefault(part, []).append(directive)
     for module in package._MODULES:

@@ -57,6 +57,10 @@ LAB = (
 )
 
 
+# Of the keys that work everywhere, those that the lab's footer has room for.
+_LAST = tuple(key for key in EVERYWHERE if key.action in ("app.help", "app.quit"))
+
+
 class PageLine(Lines):
     """The names of the pages; the shown one stands out, and a click opens one."""
 
@@ -171,7 +175,7 @@ class LabScreen(ShownScreen):
     def show(self) -> None:
         self._line.show(self._at)
         self._view.show(self.page, self.monitor.look, self._view.problem)
-        self._footer.show(hints((*self.page.current_keys(), *LAB, *EVERYWHERE)))
+        self._footer.show(hints((*self.page.current_keys(), *LAB, *_LAST)))
 
     def action_turn(self, by: int) -> None:
         self.action_page((self._at + by) % len(self._pages) + 1)

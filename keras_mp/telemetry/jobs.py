@@ -25,6 +25,8 @@ from keras_mp.telemetry.series import MAX_POINTS, Series
 FLOAT16 = FORMATS["float16"]
 # Single skipped steps kept with their layer; the total is counted for ever.
 MAX_OVERFLOWS = 20_000
+# A growth interval's worth at least: verdicts count within one.
+LEAST_OVERFLOWS = 2_000
 MAX_ALERTS = 1_000
 MAX_LAYERS = 2_000
 # So many skipped steps in one window without any finite loss are no single overflow any more.
@@ -237,8 +239,11 @@ class Job:
         return device if device is not None else m.process_resident
 
     def limit_points(self, points: int) -> None:
-        """Keep about this many points of each series: where many jobs share the memory."""
+        """Keep about this many points of each series, and skipped steps: where many jobs share the
+        memory."""
         self.max_points = points
+        kept = min(MAX_OVERFLOWS, max(LEAST_OVERFLOWS, points))
+        self.overflows = deque(self.overflows, maxlen=kept)
         for series in (self.series, self.scales, self.memories):
             series.limit(points)
 

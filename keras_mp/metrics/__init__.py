@@ -8,22 +8,27 @@ Three things differ from the class of that name in ``keras.metrics``:
   rounded to the precision of the predictions;
 - sums are kept in float32.
 
-Every metric class of ``keras.metrics`` has its counterpart; arguments, results and configs are
-Keras' own.
+Every metric class of ``keras.metrics`` has its counterpart, and every function
+(``keras_mp.metrics.sparse_categorical_accuracy``), which compares in float32 likewise; arguments,
+results and configs are Keras' own.
 """
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import keras
 from keras import ops
 
-_HALF = ("float16", "bfloat16")
+from keras_mp._keras_internals import carry_mask
+from keras_mp._precision import HALF, in_float32, widest
 
 
 class FiniteMetric(keras.metrics.Metric):
     """The part that is ours, mixed into a Keras metric class."""
 
     def __init__(self, *args: Any, **kwargs: Any):
+        args, kwargs = widest(super().__init__, args, kwargs)
         super().__init__(*args, **kwargs)
         self.nonfinite = self.add_variable(
             shape=(), initializer="zeros", dtype="int32", name="nonfinite"
@@ -62,15 +67,15 @@ def _usable(value: Any, flags: list[Any]) -> Any:
     """
     if value is None:
         return None
-    value = ops.convert_to_tensor(value)
+    given, value = value, ops.convert_to_tensor(value)
     dtype = keras.backend.standardize_dtype(value.dtype)
     if not keras.backend.is_float_dtype(dtype):
         return value
-    if dtype in _HALF:
+    if dtype in HALF:
         value = ops.cast(value, "float32")
     finite = ops.isfinite(value)
     flags.append(ops.all(finite))
-    return ops.where(finite, value, ops.zeros_like(value))
+    return carry_mask(given, ops.where(finite, value, ops.zeros_like(value)))
 
 
 def _counterpart(base: type) -> type:
@@ -80,12 +85,18 @@ def _counterpart(base: type) -> type:
     return keras.saving.register_keras_serializable(package="keras_mp.metrics")(made)
 
 
+def _function(stock: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(stock)
+    def made(y_true: Any, y_pred: Any, *args: Any, **kwargs: Any) -> Any:
+        return stock(in_float32(y_true), in_float32(y_pred), *args, **kwargs)
+
+    made.__module__ = __name__
+    return keras.saving.register_keras_serializable(package="keras_mp.metrics")(made)
+
+
 # All of them at once: a model's file names the class, and may be read before the class was used.
-__all__ = sorted(
-    name
-    for name, value in vars(keras.metrics).items()
-    if isinstance(value, type)
-    and issubclass(value, keras.metrics.Metric)
-    and value is not keras.metrics.Metric
-)
-globals().update({name: _counterpart(getattr(keras.metrics, name)) for name in __all__})
+_OTHER = ("Metric", "deserialize", "get", "serialize")
+__all__ = sorted(name for name in dir(keras.metrics) if name[0] != "_" and name not in _OTHER)
+for _name in __all__:
+    _stock = getattr(keras.metrics, _name)
+    globals()[_name] = _counterpart(_stock) if isinstance(_stock, type) else _function(_stock)

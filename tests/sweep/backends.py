@@ -51,12 +51,19 @@ def gradients(
     inputs: Sequence[Any],
     cotangents: Sequence[np.ndarray],
     variables: Sequence[Any] = (),
+    constant: Sequence[int] = (),
 ) -> list[np.ndarray | None]:
     """Gradients of ``pulled_back`` with respect to the floating inputs, then the variables.
 
+    Inputs numbered in ``constant`` are left out.
+
     On jax variables are not asked for: there a layer's are arguments like any other.
     """
-    floating = [i for i, x in enumerate(inputs) if hasattr(x, "dtype") and is_float(x)]
+    floating = [
+        i
+        for i, x in enumerate(inputs)
+        if hasattr(x, "dtype") and is_float(x) and i not in constant
+    ]
     values = list(inputs)
     if BACKEND == "torch":
         import torch

@@ -31,7 +31,10 @@ class FunctionSubject:
         return backends.forward(self.case.make, self.tensors(arrays))
 
     def gradients(self, arrays: Sequence[np.ndarray], cotangents: list[np.ndarray]) -> list[Any]:
-        return backends.gradients(self.case.make, self.tensors(arrays), cotangents)
+        labels = [i for i, s in enumerate(self.case.inputs) if getattr(s, "label", False)]
+        return backends.gradients(
+            self.case.make, self.tensors(arrays), cotangents, constant=labels
+        )
 
     def wrong_dtypes(self, outputs: list[Any]) -> list[str]:
         return []
@@ -95,7 +98,11 @@ class _Expected:
                 self.moved_gradients.append(reference.gradients(move, cotangents))
 
     def _shaken(self, seed: int) -> list[np.ndarray]:
-        return [shaken(a, seed) if a.dtype == np.float32 else a for a in self.arrays]
+        """Labels are given, and never rounded: they stay."""
+        return [
+            shaken(a, seed) if a.dtype == np.float32 and not getattr(spec, "label", False) else a
+            for a, spec in zip(self.arrays, self.case.inputs, strict=True)
+        ]
 
     def compare(self, subject: Any, half: Half) -> Iterator[str]:
         tensors = subject.outputs(self.arrays)

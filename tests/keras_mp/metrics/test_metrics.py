@@ -61,7 +61,7 @@ def make(module, name):
 
 
 def names():
-    return [n for n in keras_mp.metrics.__all__ if n not in ABSTRACT]
+    return [n for n in keras_mp.metrics.__all__ if n[0].isupper() and n not in ABSTRACT]
 
 
 EACH_KIND = ("Mean", "MeanAbsoluteError", "BinaryCrossentropy", "AUC", "IoU", "F1Score", "Accuracy")

@@ -285,6 +285,11 @@ VERDICTS: dict[str, Callable[[str, str], None]] = {
         r, n, "mixed_float16", 47, weight=lambda step: OUTPUTS, scale="dynamic",
         initial_scale=2.0**24, numerics={"every": 20},
     ),
+    # Small gradients under a scale that grows from too low: what underflow takes, and gives back.
+    "underflow": lambda r, n: train(
+        r, n, "mixed_float16", 47 * 6, scale="dynamic", initial_scale=2.0**4, growth_interval=24,
+        numerics={"every": 8},
+    ),
     "unscaled": lambda r, n: train(r, n, "mixed_float16", 47 * 4, numerics={"every": 60}),
     "static-8": lambda r, n: train(
         r, n, "mixed_float16", 47 * 4, scale=8.0, numerics={"every": 60}

@@ -7,6 +7,7 @@ from typing import Any, Literal
 import keras
 
 from keras_mp.policies import worth
+from keras_mp.policies.categories import is_a
 from keras_mp.policies.detect import device_of
 from keras_mp.policies.hardware import Device
 from keras_mp.policies.hazards import Circumstances, hazard
@@ -98,7 +99,9 @@ def audit(
     findings: list[Finding] = []
     own: dict[str, str] = {}
     for place in structure.places:
-        policy_of = own[place.path] = name or place.layer.dtype_policy.name
+        policy_of = own[place.path] = name or _own_policy(place.layer)
+        if name is None and place.layer.quantization_mode == "float8":
+            findings.append(_float8(place, policy_of))
         half = keras.DTypePolicy(name).compute_dtype if name else place.layer.compute_dtype
         if half not in HALF or _is_part(place):
             continue
@@ -119,6 +122,25 @@ def audit(
         findings += _optimizer(model, structure)
     order = {"error": 0, "warning": 1}
     return AuditReport(tuple(sorted(findings, key=lambda finding: order[finding.severity])))
+
+
+def _own_policy(layer: Any) -> str:
+    """The policy that a layer computes by, though it may stand in a map, or be quantized."""
+    compute, variable = layer.compute_dtype, layer.variable_dtype
+    return str(compute) if compute == variable else f"mixed_{compute}"
+
+
+def _float8(place: Place, source: str) -> Finding:
+    """Keras' own float8: two of its layers have it, and they only imitate it."""
+    fix = f"keras_mp.plan(model, {source!r}).apply(model)"
+    if is_a(place.layer, "Dense", "EinsumDense"):
+        sentence = (
+            f"its float8 is an imitation: values are rounded to float8 and then multiplied in "
+            f"{place.layer.compute_dtype}, which costs time and saves nothing"
+        )
+        return Finding("warning", place.path, "float8-policy", sentence, fix)
+    sentence = "it has a float8 policy and no float8 code: it raises when it is called"
+    return Finding("error", place.path, "float8-policy", sentence, fix)
 
 
 def _slow(

@@ -1,5 +1,6 @@
 """Layers of a user's model that become ones of ours, and Keras' own again."""
 
+import importlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -9,13 +10,12 @@ import keras
 from keras_mp import _keras_internals
 
 OURS, KERAS = "keras_mp.layers.", "keras.layers."
+HEAD = f"{OURS}heads.Dense"
 # What Keras' own does in half precision that ours does not.
-_WHY = {
-    "BatchNormalization": "Keras' own keeps float32 copies of its inputs for the backward pass",
-    "Dense": "a large part of the products: in half precision, given to the activation in float32",
-    "RNN": "Keras' own casts its weights anew at every time step",
-}
-_RECURRENT = ("RNN", "SimpleRNN", "LSTM", "GRU")
+_NORM = "Keras' own keeps float32 copies of its inputs for the backward pass"
+_RECURRENT = "Keras' own casts its weights anew at every time step"
+_PRODUCT = "Keras' own keeps a cast copy of its weights for the backward pass"
+_WHY = {"keras_mp.layers.batch_normalization": _NORM, "keras_mp.layers.products": _PRODUCT}
 
 
 def better_class(layer: Any) -> str | None:
@@ -27,15 +27,14 @@ def better_class(layer: Any) -> str | None:
 
 
 def gives_float32(layer: Any) -> bool:
-    """Whether a layer gives float32 though it computes in half precision: our ``Dense``."""
-    return type(layer).__name__ == "Dense" and _module(layer) + "." == OURS
+    """Whether a layer gives float32 though it computes in half precision: our head."""
+    return class_name(layer) == HEAD
 
 
 def why(name: str) -> str:
     """What the class of ours is better in, as a clause."""
-    kind = name.rpartition(".")[2]
-    kind = "RNN" if kind in _RECURRENT else kind
-    return _WHY.get(kind, "in half precision ours measures better than Keras' own")
+    made = _ours(name)
+    return _WHY.get(made.__module__, _RECURRENT) if made is not None else ""
 
 
 def put_class(layer: Any, name: str) -> None:
@@ -44,39 +43,47 @@ def put_class(layer: Any, name: str) -> None:
     Raises:
         ValueError: ``name`` is no class that this layer can become.
     """
-    if f"{_module(layer)}.{type(layer).__name__}" == name:
+    if class_name(layer) == name:
         return
     if name.startswith(OURS):
-        from keras_mp import layers
-
-        made = getattr(layers, name.removeprefix(OURS), None)
-        if isinstance(made, type) and type(layer) in made.__mro__:
-            _keras_internals.become(layer, made)
-            return
-    elif name.startswith(KERAS):
+        made = _ours(name)
+        fits = made is not None and type(layer) in made.__mro__
+    else:
         made = getattr(keras.layers, name.removeprefix(KERAS), None)
-        if made is not None and made in type(layer).__mro__:
-            _keras_internals.become(layer, made)
-            return
-    raise ValueError(
-        "A plan's row asks for a class that its layer cannot become. Expected "
-        f"{better_class(layer)!r} or None. Received: replace={name!r} for layer={layer!r}"
-    )
+        fits = name.startswith(KERAS) and made in type(layer).__mro__
+    if made is None or not fits:
+        raise ValueError(
+            "A plan's row asks for a class that its layer cannot become. Expected one of "
+            f"{OURS}* that is a subclass of its own, or None. "
+            f"Received: replace={name!r} for layer={layer!r}"
+        )
+    _keras_internals.become(layer, made)
 
 
-def _module(layer: Any) -> str:
-    """Where the user finds the layer's class: "keras.layers", "keras_mp.layers", or its module."""
-    module = type(layer).__module__
-    if module.startswith("keras_mp.layers."):
-        return OURS.rstrip(".")
-    return KERAS.rstrip(".") if module.startswith("keras.src.layers.") else module
+def class_name(layer: Any) -> str:
+    """Where the user finds the layer's class: "keras.layers.Dense", "keras_mp.layers.Dense"."""
+    made = type(layer)
+    if made.__module__.startswith("keras.src.layers."):
+        return KERAS + made.__name__
+    if made.__module__ == "keras_mp.layers.heads":
+        return f"{OURS}heads.{made.__name__}"
+    if made.__module__.startswith(OURS):
+        return OURS + made.__name__
+    return f"{made.__module__}.{made.__name__}"
+
+
+def _ours(name: str) -> type | None:
+    found: Any = importlib.import_module("keras_mp.layers")
+    for part in name.removeprefix(OURS).split("."):
+        found = getattr(found, part, None)
+    return found if isinstance(found, type) else None
 
 
 @contextmanager
 def as_keras_own(layers: Iterable[Any]) -> Iterator[None]:
     """Layers that a plan made ours are Keras' own while the block lasts, so that plain Keras can
     read a file of them. (The plan in the file makes them ours again.)"""
-    changed = [layer for layer in layers if _module(layer) + "." == OURS]
+    changed = [layer for layer in layers if class_name(layer).startswith(OURS)]
     ours = [type(layer) for layer in changed]
     try:
         for layer in changed:

@@ -6,7 +6,7 @@ from typing import Any
 import keras
 
 from keras_mp.policies import worth
-from keras_mp.policies.classes import KERAS, OURS, better_class, why
+from keras_mp.policies.classes import HEAD, KERAS, OURS, better_class, class_name, why
 from keras_mp.policies.detect import device_of
 from keras_mp.policies.hardware import Device, recommend_for
 from keras_mp.policies.hazards import Circumstances, hazard, usual
@@ -116,21 +116,20 @@ class _Planner:
 
     def _with_class(self, row: Row, place: Place) -> Row:
         """Ours where it is better, Keras' own again where a plan had changed it and it is not."""
-        if not self._replace:
+        if not self._replace or row.code == "quantized":
             return row
-        in_half = keras.DTypePolicy(row.policy).compute_dtype in HALF
+        in_half = keras.dtype_policies.get(row.policy).compute_dtype in HALF
         name = better_class(place.layer) if in_half else None
         if row.code == "wide-output":
             sentence = f"{row.reason}: its logits are {self.around.half}'s, given in float32"
-            return dataclasses.replace(row, reason=sentence, replace=f"{OURS}Dense")
+            return dataclasses.replace(row, reason=sentence, replace=HEAD)
         if place.path in self.replaced:
-            name = (OURS if in_half else KERAS) + type(place.layer).__name__
+            kind = type(place.layer).__name__
+            name = class_name(place.layer) if in_half else KERAS + kind
         if name is None:
             return row
         if not name.startswith(OURS):
             return dataclasses.replace(row, replace=name)
-        if row.code in ("product", "pointwise", "reduction"):
-            return dataclasses.replace(row, code="replaced", reason=why(name), replace=name)
         return dataclasses.replace(row, reason=f"{row.reason}; {why(name)}", replace=name)
 
     def summary(self) -> Gradients | None:
@@ -157,6 +156,11 @@ class _Planner:
         return known
 
     def _decide(self, place: Place) -> tuple[str, Reason]:
+        mode = place.layer.quantization_mode
+        if mode not in (None, "float8"):
+            return place.layer.dtype_policy.name, Reason(
+                "quantized", f"its weights are {mode} numbers, which no policy turns back"
+            )
         ruled = self._user.policy_of(place)
         if ruled is not None:
             return ruled, Reason("rule", "your rule")

@@ -107,6 +107,8 @@ class PrecisionPlan:
             ValueError: The model has other layers than the plan.
         """
         for place, row in self._matched(structure_of(model)):
+            if row.code == "quantized":
+                continue
             if row.replace is not None:
                 put_class(place.layer, row.replace)
             policy = _fitting(place.layer, row.policy)
@@ -181,6 +183,7 @@ class PrecisionPlan:
         Its keys are Keras' paths, which change when a model is saved and loaded: keep the plan.
         """
         rows = self._matched(structure_of(model))
+        rows = [(place, row) for place, row in rows if row.code != "quantized"]
         by_path = {place.layer.path: row.policy for place, row in rows if place.layer.path}
         return PolicyMap(self.policy, {re.escape(path): by_path[path] for path in by_path})
 

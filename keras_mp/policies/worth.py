@@ -239,7 +239,7 @@ def _takes_half(call: _Call, policies: Mapping[str, str]) -> bool:
 
 
 def _half(place: Place, policies: Mapping[str, str]) -> bool:
-    compute = keras.DTypePolicy(policies[place.path]).compute_dtype
+    compute = keras.dtype_policies.get(policies[place.path]).compute_dtype
     return compute in ("float16", "bfloat16")
 
 

@@ -227,3 +227,60 @@ class TestCommand:
         assert "Keras cannot read" in capsys.readouterr().err
         assert main([command, saved, "--policy", "half"]) == 2
         assert "no policy of that name" in capsys.readouterr().err
+
+
+class TestFloat8:
+    """Keras has float8 code in Dense and EinsumDense alone, and the global policy reaches all."""
+
+    POLICY = keras.dtype_policies.QuantizedFloat8DTypePolicy("float8", "mixed_bfloat16")
+    X = np.ones((4, 16), "float32")
+
+    def build(self):
+        keras.config.set_dtype_policy(self.POLICY)
+        try:
+            body = [layers.Dense(16, name="body"), layers.LayerNormalization(name="norm")]
+            return keras.Sequential([keras.Input((16,)), *body, layers.Dense(1, name="end")])
+        finally:
+            keras.config.set_dtype_policy("float32")
+
+    def test_a_model_that_cannot_run_is_found_and_mended(self):
+        model = self.build()
+        with pytest.raises(NotImplementedError, match="_float8_call"):
+            model(self.X)
+        report = keras_mp.audit(model)
+        found = {f.layer: f.severity for f in report if f.code == "float8-policy"}
+        assert found == {"": "error", "norm": "error", "body": "warning", "end": "warning"}
+        follow(report.findings[0], model)
+        assert np.isfinite(numbers(model(self.X))).all()
+        assert len(keras_mp.audit(model)) == 0
+
+    def test_a_layer_that_has_it_only_imitates_it(self):
+        """The product is of bfloat16 or wider numbers, rounded to float8 before."""
+        model = keras.Sequential(
+            [keras.Input((16,)), layers.Dense(16, dtype=self.POLICY, name="body"), layers.Dense(1)]
+        )
+        assert numbers(model.layers[0](self.X)).shape == (4, 16)
+        assert model.layers[0].kernel.dtype == "float32"  # nothing is kept in 8 bits
+        assert codes(model) == [("float8-policy", "body")]
+        keras_mp.plan(model, "mixed_bfloat16").apply(model)
+        assert codes(model) == []
+
+    def test_integers_are_left_alone(self):
+        model = keras.Sequential([keras.Input((16,)), layers.Dense(16, name="body")])
+        model.get_layer("body").quantize("int8")
+        before = numbers(model(self.X))
+        assert codes(model) == []
+        planned = keras_mp.plan(model, "mixed_bfloat16")
+        assert planned["body"].code == "quantized"
+        planned.apply(model)
+        assert model.get_layer("body").quantization_mode == "int8"
+        assert numbers(model(self.X)) == pytest.approx(before, abs=0.05)
+
+    def test_a_policy_in_a_map_is_seen_and_its_fix_runs(self):
+        policies = keras_mp.PolicyMap("mixed_bfloat16")
+        end = layers.Dense(1, dtype=policies, name="end")
+        model = keras.Sequential([keras.Input((16,)), end])
+        report = keras_mp.audit(model)
+        assert [(f.code, f.layer) for f in report] == [("output", "end")]
+        follow(report.findings[0], model)
+        assert end.compute_dtype == "float32" and len(keras_mp.audit(model)) == 0

@@ -11,6 +11,7 @@ pytestmark = pytest.mark.backend
 BACKEND = keras.backend.backend()
 X = np.random.default_rng(0).normal(size=(8, 12, 12, 4)).astype("float32")
 OURS, KERAS = "keras_mp.layers.BatchNormalization", "keras.layers.BatchNormalization"
+KIND = "BatchNormalization"
 
 
 def numbers(tensor):
@@ -64,10 +65,10 @@ class TestBothKinds:
         before, weights = norms(model), model.get_weights()
         exact = numbers(model(X))
         planned = keras_mp.plan(model, "mixed_bfloat16")
-        rows = [row for row in planned if row.replace]
+        rows = [row for row in planned if row.replace and row.layer == KIND]
         assert len(rows) == len(before)
         assert {(row.code, row.replace, row.policy) for row in rows} == {
-            ("replaced", OURS, "mixed_bfloat16")
+            ("reduction", OURS, "mixed_bfloat16")
         }
         assert f"becomes {OURS}" in str(planned)
         assert keras_mp.PrecisionPlan.from_json(planned.to_json()) == planned
@@ -84,13 +85,15 @@ class TestBothKinds:
         exact = numbers(model(X))
         keras_mp.plan(model, "mixed_bfloat16").apply(model)
         back = keras_mp.plan(model, "float32")
-        assert {row.replace for row in back} == {None, KERAS}
+        assert {row.replace for row in back if row.layer == KIND} == {KERAS}
         back.apply(model)
         assert {type(layer) for layer in norms(model)} == {layers.BatchNormalization}
         assert np.array_equal(numbers(model(X)), exact)
         again = keras_mp.plan(model, "mixed_bfloat16")
         assert OURS in {row.replace for row in again}
-        assert {row.replace for row in keras_mp.plan(model, "float32")} == {None}
+        assert {row.replace for row in keras_mp.plan(model, "float32") if row.layer == KIND} == {
+            None
+        }
 
     def test_copies_and_files_carry_it_and_plain_keras_reads_them(self, build, tmp_path):
         model = build()
@@ -130,27 +133,28 @@ class TestWhereItMustNotAppear:
                 functional(), "mixed_bfloat16", rules={layers.BatchNormalization: "float32"}
             ),
         ):
-            assert {row.replace for row in planned} == {None}
+            assert {row.replace for row in planned if row.layer == KIND} == {None}
 
     def test_for_a_class_of_the_users(self):
         class Mine(layers.BatchNormalization):
             pass
 
         assert keras_mp.plan(functional(Mine), "mixed_bfloat16")["norm"].replace is None
+        assert keras_mp.plan(functional(), "mixed_bfloat16")["norm"].replace == OURS
 
     def test_for_layers_that_the_user_made_ours(self):
         """They are ours already, and a plan for float32 leaves them so."""
         model = functional(keras_mp.layers.BatchNormalization)
         for policy in ("mixed_bfloat16", "float32"):
             planned = keras_mp.plan(model, policy)
-            assert {row.replace for row in planned} == {None}
+            assert {row.replace for row in planned if row.layer == KIND} == {None}
             planned.apply(model)
         assert {type(layer) for layer in norms(model)} == {keras_mp.layers.BatchNormalization}
 
 
 def test_a_row_that_its_layer_cannot_follow_is_refused():
     text = keras_mp.plan(functional(), "mixed_bfloat16").to_json()
-    broken = keras_mp.PrecisionPlan.from_json(text.replace(OURS, "keras_mp.layers.Dense"))
+    broken = keras_mp.PrecisionPlan.from_json(text.replace(OURS, "keras_mp.layers.LSTM"))
     with pytest.raises(ValueError, match=r"cannot become.*Received: replace='keras_mp"):
         broken.apply(functional())
 

@@ -232,6 +232,7 @@ def become(layer: Any, made: type) -> None:
     must be that of the new one. Without it layers of ours would have to be written by hand.
     """
     layer.__class__ = made
+    getattr(layer, "on_become", lambda: None)()
 
 
 def called_with_mask(layer: Any) -> bool:
@@ -258,13 +259,15 @@ def stored_value(variable: Any) -> Any:
         return variable.value
 
 
-def is_cast_in_calls(variable: Any) -> bool:
-    """Whether ``value`` is cast to the compute dtype inside a layer's call.
+def autocast_dtype() -> str | None:
+    """What variables are cast to here, inside a layer's call; None where they are not.
 
-    Public is only the argument ``autocast`` of ``add_weight``, which normalization layers set to
-    False. Without it their weights would be taken for others'.
+    Without it a layer whose ``call`` is called directly would compute in another dtype than Keras'.
     """
-    return bool(variable._autocast)
+    from keras.src.backend.common.variables import get_autocast_scope
+
+    scope = get_autocast_scope()
+    return None if scope is None else scope.dtype
 
 
 class _Watched:
@@ -348,3 +351,19 @@ def carry_mask(source: Any, tensor: Any) -> Any:
     if mask is not None:
         set_keras_mask(tensor, mask)
     return tensor
+
+
+def track_state(layer: Any, variables: list[Any]) -> None:
+    """Make variables non-trainable ones of a layer that is built.
+
+    Keras locks a layer's list of variables once it is built, and ``add_weight`` makes new memory.
+    Without it the statistics of a torch module would be lost to a skipped step.
+    """
+    locked = layer._tracker.locked
+    layer._tracker.unlock()
+    try:
+        for variable in variables:
+            layer._track_variable(variable)
+    finally:
+        if locked:
+            layer._tracker.lock()

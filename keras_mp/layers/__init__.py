@@ -5,8 +5,23 @@ load into each other. Here are only those that measure better than Keras' own; `
 which of a model's layers have one, and a plan puts them in.
 """
 
+from keras_mp.layers import heads
 from keras_mp.layers.batch_normalization import BatchNormalization
-from keras_mp.layers.dense import Dense
+from keras_mp.layers.foreign import TorchModuleWrapper
+from keras_mp.layers.products import (
+    Conv1D,
+    Conv1DTranspose,
+    Conv2D,
+    Conv2DTranspose,
+    Conv3D,
+    Conv3DTranspose,
+    Dense,
+    DepthwiseConv1D,
+    DepthwiseConv2D,
+    EinsumDense,
+    SeparableConv1D,
+    SeparableConv2D,
+)
 from keras_mp.layers.recurrent import (
     GRU,
     LSTM,
@@ -23,11 +38,24 @@ __all__ = [
     "LSTM",
     "RNN",
     "BatchNormalization",
+    "Conv1D",
+    "Conv1DTranspose",
+    "Conv2D",
+    "Conv2DTranspose",
+    "Conv3D",
+    "Conv3DTranspose",
     "ConvLSTM1D",
     "ConvLSTM2D",
     "ConvLSTM3D",
     "Dense",
+    "DepthwiseConv1D",
+    "DepthwiseConv2D",
+    "EinsumDense",
+    "SeparableConv1D",
+    "SeparableConv2D",
     "SimpleRNN",
+    "TorchModuleWrapper",
+    "heads",
     "replace_in_place",
     "replacement",
 ]

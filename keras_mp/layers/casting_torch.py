@@ -81,13 +81,13 @@ def casts_of(
         variables: Of the layer.
         orders: Variable -> the ``order`` of its cast; None for its own.
     """
-    if layer.compute_dtype not in HALF:
+    if layer.compute_dtype not in HALF or _keras_internals.autocast_dtype() != layer.compute_dtype:
         return []
     dtype = getattr(torch, layer.compute_dtype)
     return [
         Cast(v, dtype, None if orders is None else orders(v))
         for v in variables
-        if _keras_internals.is_cast_in_calls(v)
+        if _keras_internals.follows_autocast(v)
         and _keras_internals.stored_value(v).dtype == torch.float32
     ]
 

@@ -6,8 +6,9 @@ from typing import Any
 import keras
 
 from keras_mp import _keras_internals
-from keras_mp.layers import recurrent
+from keras_mp.layers import products, recurrent
 from keras_mp.layers.batch_normalization import BatchNormalization
+from keras_mp.layers.foreign import TorchModuleWrapper
 
 # Keras' class -> ours, and for which layers of that class it measures better.
 _Condition = Callable[[Any], bool]
@@ -16,6 +17,12 @@ _BETTER: dict[type, tuple[type, _Condition]] = {
         BatchNormalization,
         lambda layer: not layer.renorm and not layer.synchronized,
     ),
+    keras.layers.TorchModuleWrapper: (TorchModuleWrapper, lambda layer: True),
+    # torch alone tells what it keeps and lets a layer choose.
+    **{
+        getattr(keras.layers, name): (getattr(products, name), lambda layer: _on_torch())
+        for name in products.NAMES
+    },
     # On jax Keras' own keep 0.50 to 0.55 of float32, and cast once; on tensorflow ours are theirs.
     **{
         getattr(keras.layers, name): (getattr(recurrent, name), lambda layer: _on_torch())

@@ -21,17 +21,18 @@ _COPIES = ("_to_copy", "clone", "cat", "stack", "copy", "contiguous")
 
 def kept_blocks(model: Any, inputs: Any, places: list[Place], mode: dict[str, bool]) -> list[Kept]:
     """Each storage that autograd keeps, once. See ``saved_bytes``."""
-    trainable = [v.value for v in model.trainable_variables]
-    others = [v.value for v in model.non_trainable_variables]
-    storages = [tensor.untyped_storage() for tensor in (*trainable, *others)]
-    count = _Count({storage.data_ptr() for storage in storages}, places)
+    mapping = [(variable, variable.value) for variable in model.variables]
+    weights = {tensor.untyped_storage().data_ptr() for _, tensor in mapping}
+    count = _Count(weights, places)
     with (
         torch.enable_grad(),
         _keras_internals.wrapped_calls([place.layer for place in places], count.inside),
         _Copies(count),
         torch.autograd.graph.saved_tensors_hooks(count.keep, lambda tensor: tensor),
+        # Not ``stateless_call``: that leaves out what Keras does before a model's own ``call``.
+        keras.StatelessScope(state_mapping=mapping),
     ):
-        outputs = model.stateless_call(trainable, others, inputs, **mode)
+        outputs = model(inputs, **mode)
     del outputs  # lived until here: what autograd lets go of must not be counted twice
     return [
         Kept(layer, dtype, nbytes, address in count.copies)

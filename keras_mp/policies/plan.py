@@ -170,6 +170,9 @@ class _Planner:
         if parent is not None and parent.category not in ("container", "custom"):
             return self.row(parent).policy, Reason("part", f"part of {parent.path}")
         found = hazard(place, self.around)
+        if found is not None and found.code == "foreign" and self._replace:
+            ours = better_class(place.layer)
+            found = None if ours is not None else found
         if found is not None:
             wide = self._wide_output(place, found)
             return ("float32", found) if wide is None else (self.policy, wide)

@@ -5,11 +5,12 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_mp.layers.registering import registered
+from keras_mp.layers import products
 
 
-@registered
-class Dense(keras.layers.Dense):
+# A package of its own: `keras_mp.layers.Dense` gives its policy's dtype.
+@keras.saving.register_keras_serializable(package="keras_mp.layers.heads")
+class Dense(products.Dense):
     """``keras.layers.Dense`` that gives float32: the product in its policy's dtype, then a cast,
     then the activation.
 
@@ -22,7 +23,8 @@ class Dense(keras.layers.Dense):
         As ``keras.layers.Dense``. Under a float32 policy it computes what that does.
     """
 
-    def call(self, inputs: Any, training: Any = None) -> Any:
+    def compute(self, inputs: Any, training: Any = None) -> Any:
+        """What ``call`` computes, with the weights as the layer's dtype has them."""
         outputs = ops.matmul(inputs, self.kernel)
         if self.bias is not None:
             outputs = ops.add(outputs, self.bias)

@@ -1,0 +1,141 @@
+"""Layers of products that keep no cast of their weights for the backward pass, on torch.
+
+In float32 the backward pass uses the weight itself, which is there anyway. Under a mixed policy
+Keras keeps the half-precision copy of every weight from the layer's call to its gradient: half of
+the weights' bytes again. Here the copy is let go, and made again for the gradient: one cast more a
+step for each weight. A convolution's copy is made in the order that torch wants, in one go.
+
+On other backends, in float32, and inside torch's compiler they compute as Keras does.
+"""
+
+from typing import Any
+
+import keras
+
+from keras_mp.layers.registering import registered
+
+
+class _NoCastKept:
+    """The part that is ours, mixed into a Keras layer without random seeds or state."""
+
+    def call(self, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+        layer: Any = self
+        if keras.backend.backend() == "torch" and getattr(layer, "quantization_mode", None) is None:
+            from keras_mp.layers.casting_torch import can_remake, casts_not_kept, casts_of, using
+
+            if can_remake() and (casts := casts_of(layer, layer.variables, self._order)):
+                made = [(cast, cast.make()) for cast in casts]
+                others = [v for v in layer.variables if all(v is not c.variable for c in casts)]
+                with using(made, others), casts_not_kept(made):
+                    return self.compute(inputs, *args, **kwargs)
+        return self.compute(inputs, *args, **kwargs)
+
+    def compute(self, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+        """What the layer computes: Keras' ``call``."""
+        return super().call(inputs, *args, **kwargs)  # type: ignore[misc]
+
+    def _order(self, variable: Any) -> tuple[int, ...] | None:
+        return None
+
+
+class _Convolution(_NoCastKept):
+    def _order(self, variable: Any) -> tuple[int, ...] | None:
+        """(height, width, in, out) as out, height, width, in: torch's channels_last."""
+        rank = len(variable.shape)
+        layer: Any = self
+        if rank not in (4, 5) or layer.data_format != "channels_last":
+            return None
+        if self._is_depthwise(variable):  # Keras joins the last two axes to torch's out
+            return (rank - 2, rank - 1, *range(rank - 2))
+        return (rank - 1, *range(rank - 1))
+
+    def _is_depthwise(self, variable: Any) -> bool:
+        return False
+
+
+class _Depthwise(_Convolution):
+    def _is_depthwise(self, variable: Any) -> bool:
+        return True
+
+
+class _Separable(_Convolution):
+    def _is_depthwise(self, variable: Any) -> bool:
+        layer: Any = self
+        return variable is layer.depthwise_kernel
+
+
+@registered
+class Dense(_NoCastKept, keras.layers.Dense):
+    """Keras' Dense; on torch it keeps no cast of its weights for the backward pass."""
+
+
+@registered
+class EinsumDense(_NoCastKept, keras.layers.EinsumDense):
+    """Keras' EinsumDense; on torch it keeps no cast of its weights for the backward pass."""
+
+
+@registered
+class Conv1D(_Convolution, keras.layers.Conv1D):
+    """Keras' Conv1D; on torch it keeps no cast of its weights for the backward pass."""
+
+
+@registered
+class Conv2D(_Convolution, keras.layers.Conv2D):
+    """Keras' Conv2D; on torch it keeps no cast of its weights for the backward pass."""
+
+
+@registered
+class Conv3D(_Convolution, keras.layers.Conv3D):
+    """Keras' Conv3D; on torch it keeps no cast of its weights for the backward pass."""
+
+
+@registered
+class Conv1DTranspose(_Convolution, keras.layers.Conv1DTranspose):
+    """Keras' Conv1DTranspose; on torch it keeps no cast of its weights for the backward pass."""
+
+
+@registered
+class Conv2DTranspose(_Convolution, keras.layers.Conv2DTranspose):
+    """Keras' Conv2DTranspose; on torch it keeps no cast of its weights for the backward pass."""
+
+
+@registered
+class Conv3DTranspose(_Convolution, keras.layers.Conv3DTranspose):
+    """Keras' Conv3DTranspose; on torch it keeps no cast of its weights for the backward pass."""
+
+
+@registered
+class DepthwiseConv1D(_Depthwise, keras.layers.DepthwiseConv1D):
+    """Keras' DepthwiseConv1D; on torch it keeps no cast of its weights for the backward pass."""
+
+
+@registered
+class DepthwiseConv2D(_Depthwise, keras.layers.DepthwiseConv2D):
+    """Keras' DepthwiseConv2D; on torch it keeps no cast of its weights for the backward pass."""
+
+
+@registered
+class SeparableConv1D(_Separable, keras.layers.SeparableConv1D):
+    """Keras' SeparableConv1D; on torch it keeps no cast of its weights for the backward pass."""
+
+
+@registered
+class SeparableConv2D(_Separable, keras.layers.SeparableConv2D):
+    """Keras' SeparableConv2D; on torch it keeps no cast of its weights for the backward pass."""
+
+
+# Keras' classes that have one here.
+NAMES = (
+    "Dense",
+    "EinsumDense",
+    "Conv1D",
+    "Conv2D",
+    "Conv3D",
+    "Conv1DTranspose",
+    "Conv2DTranspose",
+    "Conv3DTranspose",
+    "DepthwiseConv1D",
+    "DepthwiseConv2D",
+    "SeparableConv1D",
+    "SeparableConv2D",
+)

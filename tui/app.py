@@ -43,7 +43,8 @@ class MonitorApp(App[None]):
 
     Args:
         paths: Folders of runs, or single runs.
-        fps: Looks at the disk, and frames, a second. Less suits a slow link.
+        fps: Looks at the disk, and frames, a second. Less suits a slow link; None takes the
+            settings' (4 unless they say otherwise).
         charset: What charts are made of: "braille", "blocks" or "ascii"; None suits the terminal.
         clock, alive: What time it is and whether a process lives; tests set them.
         devices: Reads GPUs and memory; tests give one with a fake NVML.
@@ -60,7 +61,7 @@ class MonitorApp(App[None]):
     def __init__(
         self,
         paths: Sequence[str],
-        fps: float = 4.0,
+        fps: float | None = None,
         *,
         charset: str | None = None,
         clock: Clock | None = None,
@@ -74,6 +75,7 @@ class MonitorApp(App[None]):
         )
         self._settings_path = settings
         super().__init__()
+        fps = self.settings.fps if fps is None else fps
         if not 0 < fps <= 60:
             raise ValueError(f"`fps` must be above 0 and at most 60. Received: fps={fps}")
         self.paths = list(paths)

@@ -25,6 +25,9 @@ class Settings:
     charset: str | None = None
     """What charts are made of: "braille", "blocks", "ascii"; null suits the terminal."""
 
+    fps: float = 4.0
+    """Looks at the journals, and frames, a second (above 0, at most 60); --fps wins over it."""
+
     sort: str | None = None
     """Column that the jobs are sorted by; null puts the ones that need somebody first."""
 
@@ -95,6 +98,8 @@ def load(path: Path) -> tuple[Settings, dict[str, Any], str | None]:
 
 
 def _fits(value: Any, default: Any, name: str) -> bool:
+    if name == "fps":
+        return type(value) in (int, float) and 0 < value <= 60
     if name in ("sort", "charset"):
         return value is None or isinstance(value, str)
     if isinstance(default, list):

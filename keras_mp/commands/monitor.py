@@ -30,9 +30,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--fps",
         type=_positive,
-        default=4.0,
         metavar="N",
-        help="screen updates a second (default: 4; 1 for a slow line)",
+        help="screen updates a second (default: the settings', 4 at first; 1 for a slow line)",
     )
 
 

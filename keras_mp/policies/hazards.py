@@ -217,6 +217,7 @@ _BY_CATEGORY = {
     "pointwise": Reason("pointwise", "bound by memory, which half precision halves"),
     "custom": Reason("custom", "a layer of your own: computes in the dtype that Keras casts to"),
     "container": Reason("container", "holds other layers, which have policies of their own"),
+    "foreign": Reason("autocast", "torch casts by its own lists inside an autocast region"),
 }
 
 

@@ -64,12 +64,10 @@ def test_values_and_gradients_are_those_of_float32(policy):
     outputs = wrapper(ops.convert_to_tensor(DATA), training=False)
     assert keras.backend.standardize_dtype(outputs.dtype) == compute
     assert {keras.backend.standardize_dtype(v.dtype) for v in wrapper.weights} == {"float32"}
-    # Eight roundings from the input to the loss and as many back.
-    tolerance = 16 * UNIT[policy]
-    for got, exact in zip(gradients(model), gradients(exact_model), strict=True):
-        scale = np.abs(exact).max()
-        if scale > 1e-6:  # a bias before a batch norm has none
-            np.testing.assert_allclose(got, exact, rtol=0, atol=tolerance * scale)
+    # Eight roundings from the input to the loss and as many back; all gradients together, as a ReLU
+    # may fall to the other side of zero for one element.
+    got, exact = (np.concatenate([g.ravel() for g in gradients(m)]) for m in (model, exact_model))
+    assert np.linalg.norm(got - exact) <= 16 * UNIT[policy] * np.linalg.norm(exact)
 
 
 @on_torch
@@ -145,7 +143,8 @@ def test_a_plan_puts_it_in(policy):
     )
     buffers = [v for v in model.non_trainable_variables if "buffer" in v.name]
     assert len(buffers) == 2
-    kept = keras_mp.plan(model_of(keras.layers.TorchModuleWrapper, "float32"), policy, replace=False)
+    stock = model_of(keras.layers.TorchModuleWrapper, "float32")
+    kept = keras_mp.plan(stock, policy, replace=False)
     assert (kept["net"].policy, kept["net"].code) == ("float32", "foreign")
 
 

@@ -30,39 +30,71 @@ BLOCK = re.compile(
 )
 
 
-def blocks(page, language):
-    """(note, code) of each block of the page, in order."""
+def all_blocks(page):
+    """(language, note, code) of each block of the page, in order."""
     text = (DOCS / page).read_text(encoding="utf-8")
     return [
-        (match["note"] or "", textwrap.dedent(match["code"]))
+        (match["language"], match["note"] or "", textwrap.dedent(match["code"]))
         for match in BLOCK.finditer(text)
-        if match["language"] == language
     ]
+
+
+def blocks(page, language):
+    return [(note, code) for found, note, code in all_blocks(page) if found == language]
+
+
+def commands(code):
+    """The words of each keras-mp command in a block for the shell."""
+    for line in code.splitlines():
+        if line.startswith("keras-mp "):
+            yield shlex.split(line.split(" > ")[0].split(" || ")[0], comments=True)[1:]
+
+
+def runs_here(words):
+    """Whether a command ends by itself, within seconds, on this machine."""
+    if words[0] == "monitor":
+        return {"--once", "--json"} & set(words) and not any(":" in word for word in words)
+    return words[0] not in ("lab", "relay", "bench", "demo")
 
 
 WITH_PYTHON = [
     page for page in PAGES if any(not n.startswith("torchrun") for n, _ in blocks(page, "python"))
 ]
 COMMANDS = [
-    (page, note, line)
+    (page, note, words)
     for page in PAGES
     for note, code in blocks(page, "bash")
-    for line in code.splitlines()
-    if line.startswith("keras-mp ")
+    for words in commands(code)
 ]
 
 
+# jax compiles for long what runs for a moment.
+SLOW = {("jax", "guide.md"), ("jax", "howto/numerics.md"), ("jax", "howto/resume.md")}
+
+
 @pytest.mark.backend
-@pytest.mark.parametrize("page", WITH_PYTHON)
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, marks=[pytest.mark.slow] if (BACKEND, page) in SLOW else [])
+        for page in WITH_PYTHON
+    ],
+)
 def test_the_pages_code_runs(page, tmp_path, monkeypatch):
-    """All blocks of a page, one after the other, as a reader would type them."""
+    """All blocks of a page, one after the other, as a reader would type them; commands too."""
     monkeypatch.chdir(tmp_path)
     names = {"__name__": "__main__"}
-    for note, code in blocks(page, "python"):
+    for language, note, code in all_blocks(page):
         kind, _, what = note.partition(": ")
-        if kind == "torchrun" or (kind == "only" and what != BACKEND):
+        if kind in ("torchrun", "needs") or (kind == "only" and what != BACKEND):
             continue
-        exec(compile(code, f"docs/{page}", "exec"), names)
+        if language == "python":
+            exec(compile(code, f"docs/{page}", "exec"), names)
+        elif language == "bash":
+            for words in filter(runs_here, commands(code)):
+                # Well, or a warning; a job that is unhealthy on purpose is said to be so.
+                allowed = (0, 1, 2) if words[0] == "monitor" else (0, 1)
+                assert main(words) in allowed, words
 
 
 def test_every_block_runs_on_some_backend():
@@ -93,16 +125,16 @@ def test_the_code_for_several_processes_skips_the_bad_step_in_both(tmp_path):
     assert journals == ["events-0.jsonl", "events-1.jsonl"]
 
 
-@pytest.mark.parametrize(("page", "note", "line"), COMMANDS, ids=lambda value: str(value)[:60])
-def test_the_command_exists_with_these_arguments(page, note, line):
-    words = shlex.split(line.split(" > ")[0].split(" || ")[0], comments=True)
-    args = build_parser().parse_args(words[1:])
-    assert args.command == words[1]
+@pytest.mark.parametrize("words", [w for _, _, w in COMMANDS], ids=" ".join)
+def test_the_command_exists_with_these_arguments(words):
+    assert build_parser().parse_args(words).command == words[0]
 
 
-@pytest.mark.parametrize("line", [c for _, n, c in COMMANDS if " estimate " in c and not n])
-def test_the_estimates_run(line, capsys):
-    assert main(shlex.split(line, comments=True)[1:]) == 0
+@pytest.mark.parametrize(
+    "words", [w for _, note, w in COMMANDS if w[0] == "estimate" and not note], ids=" ".join
+)
+def test_the_estimates_run(words, capsys):
+    assert main(words) == 0
     assert capsys.readouterr().out
 
 

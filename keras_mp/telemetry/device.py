@@ -51,13 +51,23 @@ def _torch_memory() -> DeviceMemory:
     torch: Any = sys.modules["torch"]
     # Without this question, memory_allocated() says 0 on a machine without a GPU.
     if not (torch.cuda.is_available() and torch.cuda.is_initialized()):
-        return DeviceMemory()
+        return _mps_memory(torch)
     device = torch.cuda.current_device()
     return DeviceMemory(
         allocated=torch.cuda.memory_allocated(device),
         peak=torch.cuda.max_memory_allocated(device),
         reserved=torch.cuda.memory_reserved(device),
         total=torch.cuda.get_device_properties(device).total_memory,
+    )
+
+
+def _mps_memory(torch: Any) -> DeviceMemory:
+    """Apple's GPUs: there is no peak to ask for."""
+    if not (hasattr(torch, "mps") and torch.backends.mps.is_available()):
+        return DeviceMemory()
+    return DeviceMemory(
+        allocated=torch.mps.current_allocated_memory(),
+        reserved=torch.mps.driver_allocated_memory(),
     )
 
 
@@ -83,7 +93,9 @@ def _jax_memory() -> DeviceMemory:
 
 def _torch_name() -> str:
     torch: Any = sys.modules["torch"]
-    return torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
+    if torch.cuda.is_available():
+        return str(torch.cuda.get_device_name())
+    return "mps" if torch.backends.mps.is_available() else "cpu"
 
 
 def _tensorflow_name() -> str:

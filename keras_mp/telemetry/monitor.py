@@ -33,8 +33,9 @@ class Monitor(keras.callbacks.Callback):
     all the same: the device remembers the last steps until they are read. Other optimizers work
     too; what they do not know is left out.
 
-    The logs of ``on_epoch_end`` get ``loss_scale`` and ``skipped_steps``, so that ``History`` and
-    every callback that comes after this one (``CSVLogger``, ``TensorBoard``) has them.
+    The logs of ``on_epoch_end`` get ``loss_scale``, ``skipped_steps`` (so far), ``grad_norm`` and
+    the epoch's ``samples_per_second``, so that ``History`` and every callback that comes after this
+    one (``CSVLogger``, ``TensorBoard``, those of W&B and MLflow) has them.
 
     Args:
         runs: Folder of runs. Defaults to "runs".
@@ -207,11 +208,8 @@ class Monitor(keras.callbacks.Callback):
         if recorder is None or not self._training:
             return
         self._end_of_steps()
-        latest = recorder.latest
-        if logs is not None and latest.scale is not None:
-            logs["loss_scale"] = latest.scale
-            if latest.skipped is not None:
-                logs["skipped_steps"] = float(latest.skipped)
+        if logs is not None:
+            logs.update(recorder.log_keys())
         recorder.epoch_end(epoch, time.perf_counter() - self._epoch_began, logs or {})
         self._plan()
 

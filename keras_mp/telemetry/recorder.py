@@ -122,6 +122,8 @@ class Recorder:
         self._last_write = 0.0
         self._memory_at = 0.0
         self.latest = Reading()
+        self._counts_samples = False
+        self._epoch_work = (0, 0.0)  # samples and seconds of this epoch, compiling left out
         self._said: set[str] = set()
         self._ending = Ending(self.writer, self._sink)
         end_with(self, self._ending)
@@ -210,12 +212,30 @@ class Recorder:
         self._plan_look(now, cost)
         return reading
 
+    def log_keys(self) -> dict[str, float]:
+        """What the journal adds to an epoch's logs; what is not known is left out.
+
+        Where only compiling steps were timed the rate is NaN: History's lists must stay as long as
+        each other.
+        """
+        latest = self.latest
+        samples, seconds = self._epoch_work
+        rate = samples / seconds if seconds else math.nan if self._counts_samples else None
+        known = {
+            "loss_scale": latest.scale,
+            "skipped_steps": latest.skipped if latest.scale is not None else None,
+            "grad_norm": latest.grad_norm,
+            "samples_per_second": rate,
+        }
+        return {name: float(value) for name, value in known.items() if value is not None}
+
     def epoch_end(self, epoch: int, seconds: float | None, logs: Mapping[str, Any]) -> None:
         """An epoch is over."""
         values = {k: float(v) for k, v in logs.items() if isinstance(v, int | float)}
         self._write(
             Epoch(epoch=epoch, step=self.step, time=time.time(), seconds=seconds, logs=values)
         )
+        self._epoch_work = (0, 0.0)
 
     def tell(self, records: Iterable[Record]) -> None:
         """Write further records of the job."""
@@ -306,6 +326,10 @@ class Recorder:
             )
         )
         self.step, self._last_wall = step, now
+        self._counts_samples = self._counts_samples or told.samples is not None
+        if window and told.samples is not None and not window.compiling:
+            samples, seconds = self._epoch_work
+            self._epoch_work = (samples + told.samples, seconds + window.seconds)
         if reading.missed:
             self._write(
                 Alert(

@@ -213,7 +213,7 @@ def test_a_plain_optimizer_has_no_scale(keras, tmp_path, policy):
     last = of_kind(records, "step")[-1]
     assert (last.step, last.scale, last.skipped, last.applied) == (12, None, None, None)
     assert sum(w.samples for w in of_kind(records, "step")) == 48
-    assert "loss_scale" not in history.history
+    assert {"loss_scale", "skipped_steps", "grad_norm"}.isdisjoint(history.history)
 
 
 def test_keras_own_loss_scale_optimizer_tells_totals(keras, tmp_path):
@@ -224,16 +224,73 @@ def test_keras_own_loss_scale_optimizer_tells_totals(keras, tmp_path):
     assert (last.step, last.scale, last.skipped, last.applied) == (20, 64.0, 2, 18)
 
 
+class MetricsLogger:
+    """The shape of W&B's WandbMetricsLogger: each epoch, all logs under ``epoch/``."""
+
+    def __init__(self, keras):
+        told = self.told = []
+
+        class Callback(keras.callbacks.Callback):
+            def on_epoch_end(self, epoch, logs=None):
+                logs = {} if logs is None else {f"epoch/{k}": v for k, v in logs.items()}
+                told.append({**logs, "epoch/epoch": epoch})
+
+        self.callback = Callback()
+
+
+class MlflowLogger:
+    """The shape of MLflow's MlflowCallback: each epoch, each log as a float at the epoch's step."""
+
+    def __init__(self, keras):
+        told = self.told = []
+
+        class Callback(keras.callbacks.Callback):
+            def on_epoch_end(self, epoch, logs=None):
+                told.append({k: float(v) for k, v in (logs or {}).items()})
+
+        self.callback = Callback()
+
+
 def test_log_keys_reach_history_and_later_callbacks(keras, tmp_path):
     x, y = data(10, {4})
     path = tmp_path / "log.csv"
-    callbacks = [monitor_of(tmp_path), keras.callbacks.CSVLogger(str(path))]
+    wandb, mlflow = MetricsLogger(keras), MlflowLogger(keras)
+    monitor = monitor_of(tmp_path, every=2)  # more than the compiling first step, in any case
+    callbacks = [monitor, keras.callbacks.CSVLogger(str(path)), wandb.callback, mlflow.callback]
     history = compiled(keras).fit(x, y, batch_size=BATCH, epochs=2, shuffle=False, verbose=0,
-                                  callbacks=callbacks)  # fmt: skip
-    assert history.history["skipped_steps"] == [1.0, 2.0]
-    assert history.history["loss_scale"] == [128.0, 64.0]
-    header, first, _ = path.read_text().splitlines()
-    assert float(first.split(",")[header.split(",").index("loss_scale")]) == 128.0
+                                  callbacks=callbacks).history  # fmt: skip
+    assert history["skipped_steps"] == [1.0, 2.0]
+    assert history["loss_scale"] == [128.0, 64.0]
+    assert all(value > 0 for value in history["grad_norm"] + history["samples_per_second"])
+    header, first, _ = (line.split(",") for line in path.read_text().splitlines())
+    assert float(first[header.index("loss_scale")]) == 128.0
+    for key in ("loss_scale", "skipped_steps", "grad_norm", "samples_per_second"):
+        assert [one[f"epoch/{key}"] for one in wandb.told] == history[key]
+        assert [one[key] for one in mlflow.told] == history[key]
+        assert key in header and all(isinstance(value, float) for value in history[key])
+
+
+@pytest.mark.skipif(
+    os.environ["KERAS_BACKEND"] != "tensorflow", reason="Keras writes event files by tf.summary"
+)
+def test_log_keys_reach_keras_tensorboard_callback(keras, tmp_path):
+    x, y = data(10, {4})
+    board = keras.callbacks.TensorBoard(str(tmp_path / "board/job"))
+    fit_with = [monitor_of(tmp_path / "runs"), board]
+    compiled(keras).fit(x, y, batch_size=BATCH, epochs=2, shuffle=False, verbose=0,
+                        callbacks=fit_with)  # fmt: skip
+    folder = RunsFolder(tmp_path / "board")
+    folder.poll(None)
+    (job,) = folder.jobs
+    assert list(job.series["metric:epoch_loss_scale"]) == [128.0, 64.0]
+    assert list(job.series["metric:epoch_skipped_steps"]) == [1.0, 2.0]
+
+
+def test_an_epoch_of_compiling_steps_alone_leaves_no_gap_in_the_history(keras, tmp_path):
+    x, y = data(1)
+    history = fit(compiled(keras), x, y, monitor_of(tmp_path), epochs=2).history
+    first, second = history["samples_per_second"]
+    assert np.isnan(first) and second > 0
 
 
 def test_fit_again_goes_on_in_the_same_journal(keras, tmp_path):

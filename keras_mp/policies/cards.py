@@ -62,7 +62,8 @@ def device_named(text: str) -> Device:
 
     Args:
         text: A card's name or part of it ("A100"), an NVIDIA compute capability ("7.5", "sm_75"),
-            "tpu", "mps", or "cpu" for a processor without bfloat16 instructions.
+            an AMD architecture ("gfx90a"), "tpu", "mps", or "cpu" for a processor without bfloat16
+            instructions.
 
     Raises:
         ValueError: Nothing of that name is known; the message lists what is.
@@ -75,6 +76,9 @@ def device_named(text: str) -> Device:
         "mps": Device("Apple", "Apple GPU"),
         "cpu": Device("CPU", "CPU", instructions=frozenset()),
     }
+    if re.fullmatch(r"gfx[0-9a-f]{3,4}", text.strip().lower()):
+        architecture = text.strip().lower()
+        return Device("AMD", f"AMD {architecture}", architecture=architecture)
     if text.strip().lower() in generic:
         return generic[text.strip().lower()]
     wanted = _words(text)
@@ -84,7 +88,8 @@ def device_named(text: str) -> Device:
     names = ", ".join(card.device.name for card in cards())
     raise ValueError(
         f"There is no device of that name. Expected part of one of these names: {names}; or an "
-        f"NVIDIA compute capability such as 7.5; or cpu, mps, tpu. Received: device={text!r}"
+        "NVIDIA compute capability such as 7.5; an AMD architecture such as gfx90a; or cpu, mps, "
+        f"tpu. Received: device={text!r}"
     )
 
 

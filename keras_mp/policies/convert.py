@@ -10,7 +10,6 @@ from typing import Any
 import keras
 
 from keras_mp.policies.plan import PrecisionPlan, plan
-from keras_mp.policies.policy import policy_scope
 from keras_mp.policies.saving import load_model, save_model
 from keras_mp.policies.structure import structure_of
 
@@ -24,9 +23,9 @@ def convert(model: Any, precision: PrecisionPlan | str, *, half: bool = False) -
         model: A built model: functional, sequential or subclassed; nested, with shared layers.
         precision: A plan for it, or a policy's name.
         half: Keep the variables in half precision too, where the plan computes in it: half the
-            size, for inference. The copy is not compiled then. A subclassed model that is saved
-            and loaded again has float32 variables, of half precision's values. Defaults to False:
-            variables stay float32.
+            size, for inference. The copy is not compiled then. Save and load it by ``save_model``
+            and ``load_model``: of a subclassed model plain Keras makes float32 variables again.
+            Defaults to False: variables stay float32.
 
     Returns:
         A new model. Converted back to "float32" (and not ``half``), it computes what the original
@@ -53,9 +52,7 @@ def convert(model: Any, precision: PrecisionPlan | str, *, half: bool = False) -
                 return copy
             save_model(copy, path, _halved_plan(planned, compute))
             _halve(path, compute)
-            # Layers of subclassed models have no policy in the file: they take the global one.
-            with policy_scope(compute):
-                return load_model(path, custom_objects=own, compile=False)
+            return load_model(path, custom_objects=own, compile=False)
         except (TypeError, NotImplementedError) as error:
             raise ValueError(
                 "Keras cannot write and read this model. Expected layers with `get_config`; or "

@@ -135,7 +135,8 @@ def _nvidia(device: Device) -> dict[str, Precision]:
 
 
 def _amd(device: Device) -> dict[str, Precision]:
-    gfx = re.match(r"gfx[0-9a-f]+", device.architecture or "")
+    # TensorFlow and jax may give the architecture as the name, torch beside it.
+    gfx = re.search(r"\bgfx[0-9a-f]+", f"{device.architecture or ''} {device.name}")
     known = gfx[0] if gfx else ""
     no_tf32 = Precision("unknown", "TF32 on this AMD device is not known")
     if known == "gfx908" or "MI100" in device.name:

@@ -6,6 +6,8 @@ that the plan made ours are in the file as Keras' own, so that plain Keras can r
 
 import os
 import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import keras
@@ -47,10 +49,34 @@ def load_model(path: str | os.PathLike[str], **kwargs: Any) -> Any:
         path: A file that ``save_model`` or Keras wrote.
         **kwargs: As Keras takes them.
     """
-    model = keras.saving.load_model(path, **kwargs)
-    path = os.fspath(path)
-    if zipfile.is_zipfile(path):
-        with zipfile.ZipFile(path) as archive:
-            if MEMBER in archive.namelist():
-                PrecisionPlan.from_json(archive.read(MEMBER).decode()).apply(model)
-    return model
+    plan = _stored_plan(os.fspath(path))
+    # Layers of a subclassed model have no policy in the file, they are built under the global one:
+    # it must be the plan's for variables that were stored in half precision to come back as such.
+    with _global_policy(plan.policy if plan is not None and plan.policy in _PURE else None):
+        model = keras.saving.load_model(path, **kwargs)
+    return model if plan is None else plan.apply(model)
+
+
+# Policies under which variables are in half precision too.
+_PURE = ("float16", "bfloat16")
+
+
+def _stored_plan(path: str) -> PrecisionPlan | None:
+    if not zipfile.is_zipfile(path):
+        return None
+    with zipfile.ZipFile(path) as archive:
+        if MEMBER not in archive.namelist():
+            return None
+        return PrecisionPlan.from_json(archive.read(MEMBER).decode())
+
+
+@contextmanager
+def _global_policy(name: str | None) -> Iterator[None]:
+    """Keras' global policy, without the advice of ``policy_scope``: nobody chose it just now."""
+    previous = keras.config.dtype_policy()
+    if name is not None:
+        keras.config.set_dtype_policy(name)
+    try:
+        yield
+    finally:
+        keras.config.set_dtype_policy(previous)

@@ -106,6 +106,8 @@ class TestModels:
             tmp_path / "half.keras", custom_objects={"Scale": Scale, "Net": Net}
         )
         assert np.array_equal(numbers(again(data)), numbers(halved(data)))
+        assert [v.dtype for v in again.weights] == [v.dtype for v in halved.weights]
+        assert keras.config.dtype_policy().name == "float32"
 
 
 def test_the_optimizers_state_is_kept_and_training_goes_on():

@@ -48,6 +48,16 @@ PRETEND = {
         "mixed_bfloat16",
         ("mixed_float16", "float32"),
     ),
+    "MI100, its architecture as its name": (
+        Device("AMD", "gfx908"),
+        "mixed_float16",
+        ("mixed_bfloat16", "float32"),
+    ),
+    "MI210, its architecture in its name": (
+        Device("AMD", "AMD Instinct / gfx90a:sramecc+:xnack-"),
+        "mixed_bfloat16",
+        ("mixed_float16", "float32"),
+    ),
     "RX 7900": (
         Device("AMD", "AMD Radeon RX 7900 XTX", architecture="gfx1100"),
         "mixed_bfloat16",
@@ -154,13 +164,18 @@ def test_a_card_that_is_not_in_the_table_is_not_taken_for_another(name):
         ("cpu", "float32"),
         ("tpu", "mixed_bfloat16"),
         ("mps", "mixed_float16"),
+        ("gfx908", "mixed_float16"),
+        ("gfx90a", "mixed_bfloat16"),
+        ("GFX942", "mixed_bfloat16"),
+        ("gfx1100", "mixed_bfloat16"),
+        ("gfx906", "float32"),
     ],
 )
 def test_a_device_can_be_asked_about_by_name(text, policy):
     assert recommend_for(device_named(text)).policy == policy
 
 
-@pytest.mark.parametrize("text", ["A9000", "", "gpu"])
+@pytest.mark.parametrize("text", ["A9000", "", "gpu", "gfx", "gfx90a2b"])
 def test_an_unknown_device_lists_the_known_ones(text):
     with pytest.raises(ValueError, match="H200") as caught:
         device_named(text)

@@ -3,8 +3,9 @@
 Runs in the trial's child processes; the backend is loaded there.
 """
 
+import inspect
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
@@ -26,9 +27,16 @@ class Batches:
         batch: Samples a batch.
     """
 
-    def __init__(self, source: Any, batch: int, what: str):
+    def __init__(self, source: Any, batch: int, what: str, again: Callable[[], Any] | None = None):
+        """``again`` makes the source anew: a generator can be gone through but once."""
         self.what, self._source, self._arrays = what, source, None
-        if isinstance(source, tuple | list) and len(source) == 2:
+        self._again = again if inspect.isgenerator(source) else None
+        if isinstance(source, tuple | list):
+            if len(source) != 2:
+                raise ValueError(
+                    "Expected data as (x, y), or an object that `fit` takes. "
+                    f"Received: {type(source).__name__} of {len(source)}"
+                )
             self._arrays = keras.tree.map_structure(np.asarray, tuple(source))
             self._count = len(keras.tree.flatten(self._arrays)[0])
             if self._count == 0:
@@ -51,8 +59,11 @@ class Batches:
             for index in range(len(self._source)):
                 yield tuple(self._source[index])[:2]
         else:
-            for item in self._source() if callable(self._source) else self._source:
+            for item in self._fresh():
                 yield tuple(item)[:2]
+
+    def _fresh(self) -> Any:
+        return self._source if self._again is None else self._again()
 
     def take(self, count: int) -> list[tuple[Any, Any]]:
         """So many batches, from the beginning again where the source ends."""
@@ -79,7 +90,7 @@ class Batches:
         if self._arrays is not None:
             x, y = self._cut(0, steps * self.batch)
             return {"x": x, "y": y, "batch_size": self.batch, "epochs": 1}
-        return {"x": self._source, "steps_per_epoch": steps, "epochs": 1}
+        return {"x": self._fresh(), "steps_per_epoch": steps, "epochs": 1}
 
     def most_steps(self) -> int | None:
         """How many steps an epoch has; None without end."""
@@ -128,7 +139,8 @@ def load_batches(data: str | None, model: Any, batch: int) -> Batches:
                 )
             sides.append(parts[0] if len(parts) == 1 else parts)
         return Batches((sides[0], sides[1]), batch, os.path.basename(data))
-    return Batches(named(data)(), batch, data)
+    make = named(data)
+    return Batches(make(), batch, data, make)
 
 
 def _natural(name: str) -> tuple[int, str]:
@@ -193,4 +205,7 @@ def _numbers(tensor: Any, count: int, rng: Any, vocabulary: int | None) -> np.nd
 
 
 def _numpy(tensor: Any) -> np.ndarray:
-    return tensor if isinstance(tensor, np.ndarray) else keras.ops.convert_to_numpy(tensor)
+    """An array of what a source gives: arrays, or tensors of any framework."""
+    if hasattr(tensor, "detach"):  # torch's, also where another backend trains
+        tensor = tensor.detach().cpu()
+    return np.asarray(tensor)

@@ -38,12 +38,12 @@ class Clock(keras.callbacks.Callback):
         super().__init__()
         self.began: float | None = None
         self.seconds = 0.0
-        self.steps = 0
+        self.executions = 0  # of the train function: one a step, or one for several
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
         if self.began is None:
             self.began = time.perf_counter()
-        self.steps += 1
+        self.executions += 1
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         # Keras has read the epoch's logs from the device: all its steps are done.
@@ -58,7 +58,7 @@ def fit_steps(model: Any, batches: Batches, steps: int) -> tuple[float, int]:
     steps = steps if most is None else min(steps, most)
     model.fit(**batches.for_fit(steps), shuffle=False, verbose=0, callbacks=[clock])
     wait()
-    return clock.seconds, clock.steps
+    return clock.seconds, min(steps, clock.executions * model.steps_per_execution)
 
 
 def losses_of(model: Any, batches: Batches, steps: int) -> list[float]:
@@ -119,9 +119,9 @@ def _fetching(batches: Batches, repeats: int) -> float:
 
 
 def _optimizer_step(model: Any) -> Callable[[], Any]:
-    """One update as the backend's trainer makes it, with gradients that change next to nothing."""
+    """One update as the backend's trainer makes it, with gradients of zero."""
     optimizer, variables = model.optimizer, model.trainable_variables
-    gradients = [keras.ops.full(v.shape, 1e-12, dtype=v.dtype) for v in variables]
+    gradients = [keras.ops.zeros(v.shape, dtype=v.dtype) for v in variables]
     backend = keras.backend.backend()
     if backend == "torch":
         import torch
@@ -130,7 +130,7 @@ def _optimizer_step(model: Any) -> Callable[[], Any]:
             with torch.no_grad():
                 # A loss was scaled since the last step: else the optimizer warns, and rightly.
                 _scale_once(optimizer)
-                optimizer.apply([g.clone() for g in gradients], variables)
+                optimizer.apply(gradients, variables)
 
         return on_torch
     if backend == "tensorflow":

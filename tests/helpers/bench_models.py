@@ -57,6 +57,17 @@ def slow():
     return SlowBatches()
 
 
+def generated():
+    """Five batches of 16, from a generator."""
+    x, y = data()
+    for start in range(0, 80, 16):
+        yield x[start : start + 16], y[start : start + 16]
+
+
+def three():
+    return 1, 2, 3
+
+
 # Five families for the line of memory over the batch size.
 
 

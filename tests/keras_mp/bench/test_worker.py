@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 import pytest
+from helpers.bench_models import data
 
 import keras_mp
 from keras_mp.bench import peaks, timing
@@ -60,7 +61,7 @@ class TestPrecision:
 
     def test_a_file_takes_the_variants_precision(self, tmp_path):
         path = str(tmp_path / "net.keras")
-        from helpers.bench_models import data, net
+        from helpers.bench_models import net
 
         model = net()
         model.train_on_batch(*data())
@@ -121,6 +122,21 @@ class TestTime:
 
 
 class TestData:
+    def test_a_generator_is_made_anew(self):
+        made = worker(data="helpers.bench_models:generated")
+        assert made.about["batch"] == 16
+        x, _ = data()
+        np.testing.assert_array_equal(made.batches.take(7)[6][0], x[16:32])
+        assert made.batches.sized(40)[0].shape == (40, 24)
+        assert made.turn(steps=3)["samples"] == 48
+        assert made.turn(steps=3)["samples"] == 48
+
+    def test_several_steps_an_execution_all_count(self, backend):
+        made = worker()
+        made.model.steps_per_execution = 2 if backend != "torch" else 1
+        made.model.make_train_function(force=True)
+        assert made.turn(steps=6)["samples"] == 6 * 32
+
     def test_made_up_numbers_fit_the_model(self):
         made = worker(spec="helpers.bench_models:transformer", data=None)
         x, y = made.batches.sized(40)
@@ -153,6 +169,7 @@ class TestData:
             ({"spec": "net"}, "package.module:function"),
             ({"spec": "helpers.bench_models:a_string"}, "returns a keras.Model"),
             ({"data": "nowhere.npz"}, "no file"),
+            ({"data": "helpers.bench_models:three"}, "tuple of 3"),
         ],
     )
     def test_what_is_not_there_is_said(self, arguments, says):

@@ -13,6 +13,7 @@ from tui.app import MonitorApp
 from tui.clock import SetClock
 
 RECORDED = Path(__file__).parents[1] / "recorded" / "runs"
+VERDICTS = RECORDED.parent / "verdicts"
 
 
 def last_time(run: Path) -> float:
@@ -28,7 +29,9 @@ class Runs:
 
     def add(self, *names: str) -> "Runs":
         for name in names:
-            shutil.copytree(RECORDED / name, self.path / name)
+            source = RECORDED / name
+            source = source if source.exists() else VERDICTS / name
+            shutil.copytree(source, self.path / name)
         return self
 
     def app(

@@ -121,7 +121,7 @@ class NumericsScreen(ShownScreen):
         rest = height - 6  # status, a space, title, titles, a space, keys
         rows = max(3, min(len(self._tensors), rest - 10, int(rest * 0.6)))
         self._table.styles.height = rows
-        self._exponents.styles.height = max(5, min(rest - rows, 22))
+        self._exponents.styles.height = max(5, min(rest - rows, 28))
 
     def _words(self, job: JobView | None) -> Row:
         if job is None:
@@ -145,7 +145,9 @@ class NumericsScreen(ShownScreen):
     def _strip_title(self, span: tuple[float, float] | None) -> str:
         if span is None:
             return ""
-        return f"steps {count(max(0, round(span[0])))} to {count(round(span[1]))}"
+        steps = f"steps {count(max(0, round(span[0])))} to {count(round(span[1]))}"
+        fmt = self._tensors[0].record.format
+        return f"{steps}, as recorded: {fmt}" if fmt and fmt != self.format else steps
 
     def _show_selected(self) -> None:
         self._exponents.show(self.selected, self.format, self.scale, self.monitor.look)

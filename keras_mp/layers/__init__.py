@@ -8,6 +8,11 @@ which of a model's layers have one, and a plan puts them in.
 from keras_mp.layers import heads
 from keras_mp.layers.batch_normalization import BatchNormalization
 from keras_mp.layers.foreign import TorchModuleWrapper
+from keras_mp.layers.normalizations import (
+    GroupNormalization,
+    LayerNormalization,
+    RMSNormalization,
+)
 from keras_mp.layers.products import (
     Conv1D,
     Conv1DTranspose,
@@ -51,6 +56,9 @@ __all__ = [
     "DepthwiseConv1D",
     "DepthwiseConv2D",
     "EinsumDense",
+    "GroupNormalization",
+    "LayerNormalization",
+    "RMSNormalization",
     "SeparableConv1D",
     "SeparableConv2D",
     "SimpleRNN",

@@ -6,7 +6,7 @@ from typing import Any
 import keras
 
 from keras_mp import _keras_internals
-from keras_mp.layers import products, recurrent
+from keras_mp.layers import normalizations, products, recurrent
 from keras_mp.layers.batch_normalization import BatchNormalization
 from keras_mp.layers.foreign import TorchModuleWrapper
 
@@ -18,6 +18,12 @@ _BETTER: dict[type, tuple[type, _Condition]] = {
         lambda layer: not layer.renorm and not layer.synchronized,
     ),
     keras.layers.TorchModuleWrapper: (TorchModuleWrapper, lambda layer: True),
+    keras.layers.LayerNormalization: (
+        normalizations.LayerNormalization,
+        lambda layer: not layer.rms_scaling,
+    ),
+    keras.layers.RMSNormalization: (normalizations.RMSNormalization, lambda layer: True),
+    keras.layers.GroupNormalization: (normalizations.GroupNormalization, lambda layer: True),
     # torch alone tells what it keeps and lets a layer choose.
     **{
         getattr(keras.layers, name): (getattr(products, name), lambda layer: _on_torch())

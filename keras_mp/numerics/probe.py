@@ -131,8 +131,8 @@ def _own_pass(task: Task, drawing: list[Any]) -> tuple[list[Any], Any, list[str]
     """
     with in_float32(drawing):
         own = run(task)
-    zeros = [None if g is None else counting.zeros(g) for g in own.gradients]
-    return zeros, own.loss, own.paths
+    gradients = [*own.gradients, *own.weight_gradients]
+    return [None if g is None else counting.zeros(g) for g in gradients], own.loss, own.paths
 
 
 def _rows(
@@ -156,7 +156,7 @@ def _rows(
     gradients = 0
     for (kind, path, variable, _, divisor), (histogram, norm) in zip(wanted, found, strict=True):
         key = (kind, variable or path)
-        if kind == "gradient" and lost is not None:
+        if kind != "activation" and lost is not None:
             missing[key] = missing.get(key, 0.0) + lost[gradients]
             gradients += 1
         known = merged.get(key)
@@ -177,7 +177,8 @@ def _underflows(twin: Pass, own_zeros: list[Any] | None) -> list[int] | None:
     """For each gradient there is: how many values only the own pass made zero."""
     if own_zeros is None:
         return None
-    pairs = [(z, g) for z, g in zip(own_zeros, twin.gradients, strict=True) if g is not None]
+    gradients = [*twin.gradients, *twin.weight_gradients]
+    pairs = [(z, g) for z, g in zip(own_zeros, gradients, strict=True) if g is not None]
     if not pairs or any(z is None for z, _ in pairs):
         return None
     counts = ops.stack([counting.underflows(z, g) for z, g in pairs])

@@ -167,7 +167,8 @@ class Probe:
 
     @property
     def underflow(self) -> float | None:
-        """Share of all gradient values that the model's own pass made zero; None if unmeasured."""
+        """Share of all activation gradients' values that the model's own pass made zero though
+        float32 did not; None if it was not measured."""
         measured = [row for row in self.of("gradient") if row.underflow is not None]
         total = sum(row.histogram.total for row in measured)
         if not total:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from keras_mp.telemetry import about
+from keras_mp.telemetry.alerts import OnAlert
 from keras_mp.telemetry.ending import describe_error
 from keras_mp.telemetry.fetch import detached, fetch
 from keras_mp.telemetry.recorder import Numbers, Recorder, check_every
@@ -54,6 +55,7 @@ class Run:
         planned_steps: Steps that the job means to do, for progress and ETA.
         initial_step: Steps that were done before, for resumed jobs whose optimizer does not count.
         every: Steps between two looks, or "auto" (see Monitor).
+        on_alert: Called when something begins to go wrong, or is over (see Monitor).
         rank: Which process of a job with several this is. Defaults to the environment's RANK.
         buffer: Seconds that records may be held back. Defaults to 0.
         tensorboard: Folder for TensorBoard event files beside the journal, a folder for each run.
@@ -75,6 +77,7 @@ class Run:
         planned_steps: int | None = None,
         initial_step: int = 0,
         every: int | str = "auto",
+        on_alert: OnAlert | None = None,
         rank: int | None = None,
         buffer: float = 0.0,
         tensorboard: str | os.PathLike[str] | None = None,
@@ -91,6 +94,7 @@ class Run:
             every=self._every,
             rank=rank,
             buffer=buffer,
+            on_alert=on_alert,
             tensorboard=tensorboard,
         )
         self._about = {
@@ -185,6 +189,14 @@ class Run:
     def result(self, **values: float) -> None:
         """A measure of the job in your own terms, such as ``hits=0.703``."""
         self._recorder.result({name: float(value) for name, value in values.items()})
+
+    def numerics(self, found: Any) -> None:
+        """Add what ``keras_mp.probe(model, batch)`` found, as of the step that comes next.
+
+        A loop of your own knows its batches, so it decides when to look: a probe costs some steps.
+        """
+        step, now = self._recorder.counted + 1, time.time()
+        self._recorder.tell(row.to_record(step, now, found.format) for row in found)
 
     def end(self, status: Any = "done", reason: str | None = None) -> None:
         """The job is over, without a ``with`` block: "done", "failed" or "stopped"."""

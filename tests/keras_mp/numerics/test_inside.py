@@ -37,7 +37,10 @@ def compiled(keras, **kwargs):
     keras.utils.clear_session(free_memory=False)
     keras.utils.set_random_seed(3)
     keras.config.set_dtype_policy("mixed_float16")
-    model = keras.Sequential(
+    made = keras.Sequential
+    if keras.backend.backend() == "jax":  # there alone can spare BatchNorm's statistics
+        made = type("Net", (keras_mp.GuardedTrainStep, keras.Sequential), {})
+    model = made(
         [
             keras.Input((6,)),
             keras.layers.Dense(8, "relu", name="hidden"),
@@ -245,3 +248,21 @@ def test_a_distribution_strategy_is_said_to_hide_its_batches(keras, tmp_path, ca
 def test_wrong_options_are_said(keras):
     with pytest.raises(ValueError, match="Received: numerics="):
         keras_mp.Monitor("runs", numerics={"evry": 5})
+
+
+@slow_on_jax
+def test_a_loop_of_ones_own_adds_probes_and_is_told_of_alerts(keras, tmp_path):
+    model, told = compiled(keras), []
+    x, y = data(4)
+    with keras_mp.Run(tmp_path, name="job", model=model, every=1,
+                      on_alert=told.append) as run:  # fmt: skip
+        for step in range(4):
+            rows = slice(step * BATCH, (step + 1) * BATCH)
+            if step == 2:
+                found = keras_mp.probe(model, (x[rows], y[rows]))
+                run.numerics(found)
+            model.train_on_batch(x[rows], y[rows])
+            run.step(loss=float("nan") if step == 3 else 0.5, samples=BATCH)
+    records = numerics_of(tmp_path)
+    assert {record.step for record in records} == {3} and len(records) == len(found.rows)
+    assert ("nan", "error") in [(alert.code, alert.severity) for alert in told]

@@ -71,6 +71,7 @@ def known_gradients(lost=300, kept=600, zero=100):
     return rng.permutation(values).astype("float32").reshape(50, -1)
 
 
+@slow_on_jax
 def test_a_known_share_of_synthetic_gradients_underflows(keras):
     y = known_gradients()
     model, loss, x = linear_model(keras, "mixed_float16", y)
@@ -96,12 +97,15 @@ def test_a_dead_relu_is_no_underflow(keras):
     found = keras_mp.probe(model, (x, y), loss=loss)
     kernel = next(r for r in found.of("weight_gradient") if r.layer == "dead" and
                   r.name.endswith("kernel"))  # fmt: skip
-    assert kernel.histogram.zeros == kernel.histogram.total > 0
+    assert kernel.histogram.zeros == kernel.histogram.total > 0 and kernel.underflow == 0.0
     assert found.underflow == 0.0 and found.lost == 0.0
     # The same units alive, with gradients that float16 cannot hold: all of them are lost.
     tiny = np.full((50, 20), 2.0**-30, "float32")
     model, loss, x = linear_model(keras, "mixed_float16", tiny, relu_bias=1.0)
-    assert keras_mp.probe(model, (x, tiny), loss=loss).underflow == 1.0
+    found = keras_mp.probe(model, (x, tiny), loss=loss)
+    assert found.underflow == 1.0
+    kernel = next(r for r in found.of("weight_gradient") if r.layer == "dead")
+    assert kernel.underflow == pytest.approx(1.0 - kernel.shares().zero)
 
 
 @slow_on_jax

@@ -33,6 +33,8 @@ MARGIN = 2
 LAYER_LOSES = 0.10
 # ... and one that made so many of the overflows, where there were some.
 LAYER_OVERFLOWS, MIN_OVERFLOWS = 0.5, 3
+# A setting that wastes this share of the steps is no advice.
+HOPELESS = 0.5
 _INTERVALS = (100, 200, 500, 1000, 2000, 5000)
 
 
@@ -157,7 +159,10 @@ def suggest(run: object, meta: object = None) -> Suggestion:
     static = scale_range(gradients) if gradients else None
     dynamic = _dynamic(job, static)
     notes = _notes(job, looks, static)
-    if not looks and dynamic is None:
+    if dynamic is not None and dynamic.share >= HOPELESS:
+        notes = (*notes, "no setting of the scale would have wasted less than half of the steps")
+        dynamic = None
+    elif not looks and dynamic is None:
         raise ValueError(
             "The run tells neither numbers nor single steps of a loss scale. Expected a run of "
             f"Monitor(numerics=True) or of keras_mp.LossScaleOptimizer. Received: {job.name!r}"

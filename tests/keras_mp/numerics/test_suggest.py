@@ -110,6 +110,12 @@ def test_the_dynamic_setting_wastes_no_more_than_any_it_was_chosen_from():
     assert not suggest(RECORDED / "runs" / "sawtooth").layers
 
 
+def test_where_the_outputs_overflow_the_layer_is_named_and_no_setting_of_the_scale():
+    found = suggest(RECORDED / "verdicts" / "activations")
+    assert [layer.path for layer in found.layers] == ["blown_up"]
+    assert found.dynamic is None and "no setting of the scale" in found.notes[-1]
+
+
 def test_a_run_that_tells_nothing_is_said_to():
     with pytest.raises(ValueError, match="tells neither numbers nor single steps"):
         suggest(RECORDED / "runs" / "float32")

@@ -18,6 +18,7 @@ from keras_mp.telemetry.history import history_of
 from keras_mp.telemetry.jobs import Job
 from keras_mp.telemetry.replay import what_if
 from keras_mp.telemetry.runs import RunsFolder
+from keras_mp.telemetry.tail import JournalFile
 
 RECORDED = Path(__file__).parents[2] / "recorded" / "runs"
 RUNS = sorted(folder.name for folder in RECORDED.iterdir() if (folder / "meta.json").exists())
@@ -30,8 +31,8 @@ SCALED = [
 ]
 
 
-def recorded(name: str) -> Job:
-    folder = RunsFolder(RECORDED / name)
+def recorded(name: str, part: str = "runs") -> Job:
+    folder = RunsFolder(RECORDED.parent / part / name)
     folder.poll(seconds=None)
     return folder.jobs[0]
 
@@ -193,6 +194,20 @@ def test_the_recorded_runs_tell_settings_apart():
     stopped = what_if(recorded("exhausted"), PRESETS["deepspeed"])
     assert stopped.stopped_at is not None and stopped.stopped_at < 396
     assert "would have ended with an error at step" in stopped.sentence
+
+
+@pytest.mark.parametrize(("interval", "other"), [(60, "sawtooth-60"), (80, "healthy")])
+def test_a_replay_foretells_what_a_real_run_with_that_setting_did(interval, other):
+    """The same training with other growth intervals, run for real: skips foretold from one."""
+    other = recorded(other, "verdicts")
+    file = JournalFile(RECORDED / "sawtooth" / "events-0.jsonl")
+    records = [x for x in file.read() if getattr(x, "step", 0) <= other.step]
+    history = history_of(records, recorded("sawtooth").meta)
+    outcome = what_if(history, replace(history.config, growth_interval=interval))
+    assert abs(outcome.wasted - other.skipped) <= 1 and history.skipped > other.skipped
+    assert outcome.least <= other.skipped <= outcome.most
+    real = [o.step for o in other.overflows]
+    assert all(min(abs(step - x) for x in real) <= 5 for step in outcome.overflows)
 
 
 def test_what_nobody_tried_is_said_to_be_unknown():

@@ -17,8 +17,9 @@ from keras_mp.telemetry import about
 from keras_mp.telemetry.alerts import OnAlert
 from keras_mp.telemetry.ending import describe_error
 from keras_mp.telemetry.feeding import Feed
-from keras_mp.telemetry.recorder import Numbers, Recorder, check_every
+from keras_mp.telemetry.recorder import Recorder, check_every
 from keras_mp.telemetry.sources import Source, longest_gap, scale_of, source_for
+from keras_mp.telemetry.telling import Numbers
 
 
 class Monitor(keras.callbacks.Callback):

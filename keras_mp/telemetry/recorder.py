@@ -5,32 +5,29 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from keras_mp.telemetry import device
 from keras_mp.telemetry.alerts import Alerts, OnAlert
 from keras_mp.telemetry.compiling import CompileWatch
 from keras_mp.telemetry.ending import Ending, end_with
 from keras_mp.telemetry.exchange import EventSink
 from keras_mp.telemetry.folders import claim_run, release_run
 from keras_mp.telemetry.journal import JournalWriter
-from keras_mp.telemetry.pace import AHEAD_SHARE, Pace, Window
+from keras_mp.telemetry.pace import Pace, Window
 from keras_mp.telemetry.records import (
     Alert,
     Epoch,
-    Memory,
     Meta,
-    Overflow,
     Record,
     Result,
     Start,
     Status,
-    Step,
 )
 from keras_mp.telemetry.sources import Reading, Source
+from keras_mp.telemetry.telling import Numbers, memory_record, overflow_records, step_record
 
 log = logging.getLogger("keras_mp")
 
@@ -46,19 +43,6 @@ WAIT_COST = 0.1
 MEMORY_SECONDS = 2.0
 # Validation writes no steps: a sign of life at least this often keeps it from looking stalled.
 HEARTBEAT_SECONDS = 5.0
-
-
-@dataclass(frozen=True)
-class Numbers:
-    """What the training loop itself knows of a window, on the host."""
-
-    loss: float | None = None
-    metrics: Mapping[str, float] = field(default_factory=dict)
-    samples: int | None = None
-    tokens: int | None = None
-    input_wait: float | None = None
-    scale: float | None = None
-    skipped: int | None = None
 
 
 def check_every(every: Any) -> int | None:
@@ -288,43 +272,9 @@ class Recorder:
         now = time.time()
         if steps <= 0:
             return
-        for skip in reading.skips:
-            share = min(1.0, max(0.0, (skip.step - self.step) / steps))
-            self._write(
-                Overflow(
-                    step=skip.step,
-                    time=self._last_wall + share * (now - self._last_wall),
-                    epoch=epoch,
-                    scale_before=skip.scale_before,
-                    scale_after=skip.scale_after,
-                    variables=skip.variables,
-                    layer=skip.layer,
-                    origin=skip.origin,
-                    optimizer=skip.optimizer,
-                )
-            )
-        self._write(
-            Step(
-                step=step,
-                time=now,
-                epoch=epoch,
-                steps=steps,
-                loss=_loss(told.loss, reading.loss),
-                metrics={**told.metrics, **reading.metrics},
-                samples=told.samples,
-                tokens=told.tokens,
-                seconds=window.seconds if window else None,
-                input_wait=_exposed(told.input_wait, window, waited),
-                compiling=window.compiling if window else None,
-                step_time_p50=window.p50 if window and not window.compiling else None,
-                step_time_p95=window.p95 if window and not window.compiling else None,
-                scale=_first(reading.scale, told.scale),
-                skipped=_first(reading.skipped, told.skipped),
-                applied=reading.applied,
-                good_steps=reading.good_steps,
-                grad_norm=reading.grad_norm,
-            )
-        )
+        for skip in overflow_records(reading.skips, self.step, steps, self._last_wall, now, epoch):
+            self._write(skip)
+        self._write(step_record(step, steps, now, epoch, window, reading, told, waited))
         self.step, self._last_wall = step, now
         self._counts_samples = self._counts_samples or told.samples is not None
         if window and told.samples is not None and not window.compiling:
@@ -345,18 +295,7 @@ class Recorder:
 
     def _tell_memory(self) -> None:
         self._memory_at = time.perf_counter() + MEMORY_SECONDS
-        m = device.memory(self._backend)
-        self._write(
-            Memory(
-                step=self.step,
-                time=time.time(),
-                device_allocated=m.allocated,
-                device_peak=m.peak,
-                device_reserved=m.reserved,
-                device_total=m.total,
-                process_resident=device.resident(),
-            )
-        )
+        self._write(memory_record(self.step, self._backend))
 
     def _alert(self) -> None:
         """Judge the job by what it has written, and say what is new."""
@@ -389,26 +328,3 @@ class Recorder:
             self.guard("alerts", partial(self._alerts.see, record), None)
         if self._sink is not None:
             self._sink.write(record)
-
-
-def _loss(told: float | None, seen: float | None) -> float | None:
-    """The loop's own mean, unless one bad step has spoilt it and single losses are known."""
-    if told is not None and (math.isfinite(told) or seen is None):
-        return told
-    return seen if seen is not None else told
-
-
-def _exposed(waited: float | None, window: Window | None, device: float) -> float | None:
-    """Seconds of the wait for input that cost time.
-
-    Where the host had to wait for the device in the end, the device had work all along: as much of
-    the wait for input was hidden behind it.
-    """
-    if waited is None or window is None:
-        return None
-    hidden = device if device > AHEAD_SHARE * window.seconds else 0.0
-    return min(window.seconds, max(0.0, waited - hidden))
-
-
-def _first(*values: Any) -> Any:
-    return next((v for v in values if v is not None), None)

@@ -12,8 +12,9 @@ from keras_mp.telemetry import about
 from keras_mp.telemetry.alerts import OnAlert
 from keras_mp.telemetry.ending import describe_error
 from keras_mp.telemetry.fetch import detached, fetch
-from keras_mp.telemetry.recorder import Numbers, Recorder, check_every
+from keras_mp.telemetry.recorder import Recorder, check_every
 from keras_mp.telemetry.sources import PlainSource, Source, longest_gap, source_for
+from keras_mp.telemetry.telling import Numbers
 
 
 @dataclass

@@ -5,9 +5,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from helpers.dashboard import Runs, screen_text
+from helpers.dashboard import RECORDED, Runs, screen_text
 
 from keras_mp.cli import main
+from keras_mp.numerics.histogram import shares
+from keras_mp.telemetry.runs import RunsFolder
 from tui.lab.app import LabApp
 from tui.lab.screen import PAGES, LabScreen
 from tui.screens.help import HelpScreen
@@ -186,3 +188,47 @@ def test_a_run_without_numerics_is_said(capsys, tmp_path):
     runs = Runs(tmp_path).add("float32")
     assert main(["lab", "--run", str(runs.path)]) == 3
     assert "numerics=True" in capsys.readouterr().err
+
+
+VERDICTS = RECORDED.parent / "verdicts"
+
+
+async def test_a_recorded_runs_gradients_come_first_on_the_scale_page():
+    """`underflow` lost gradients in float16, and its journal says which: the lab shows the same."""
+    folder = RunsFolder(VERDICTS / "underflow")
+    folder.poll(seconds=None)
+    (job,) = folder.jobs
+    numerics = tuple(job.numerics.values())
+    app = LabApp(job.name, numerics, page="Scale")
+    async with app.run_test(size=SIZE) as pilot:
+        await pilot.pause()
+        assert f"all gradients   {job.name}, its newest" in screen_text(app)[2]
+        page = app.screen.page
+        for record in numerics:
+            if record.tensor == "gradient" and record.format == "float16":
+                (source,) = [
+                    s
+                    for s in page.sources
+                    if s.title == f"gradient at {record.layer}" and "demo" not in s.where
+                ]
+                told = shares(source.histogram, "float16", record.scale)
+                assert told.lost == pytest.approx(record.lost, abs=1e-3)
+                assert told.overflow == pytest.approx(record.overflow, abs=1e-3)
+
+
+async def test_from_the_dashboard_with_the_selected_job(tmp_path):
+    import shutil
+
+    shutil.copytree(VERDICTS / "underflow", tmp_path / "underflow")
+    app = Runs(tmp_path).app()
+    async with app.run_test(size=(120, 40)) as pilot:
+        app.look_now()
+        await pilot.pause()
+        await pilot.press("L", "3")
+        await pilot.pause()
+        assert "all gradients   underflow" in "\n".join(screen_text(app))
+
+
+def test_the_command_takes_a_run_with_numerics(capsys):
+    assert main(["lab", "scale", "--run", str(VERDICTS / "underflow")]) == 2
+    assert "needs a terminal" in capsys.readouterr().err  # and not: no numerics

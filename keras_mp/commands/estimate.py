@@ -4,16 +4,12 @@ import argparse
 import json
 import re
 import sys
-from collections.abc import Mapping
-from dataclasses import asdict
-from typing import Any
-
-from keras_mp.bench import estimate, estimate_text, footprint
-from keras_mp.bench.published import NothingPublishedError, look_up
 
 HELP = "estimate hours and memory in mixed precision, from a trial, published figures or a guess"
 
-EXIT_WELL, EXIT_QUESTIONED, EXIT_WRONG_USE, EXIT_NOTHING = 0, 1, 2, 3
+EXIT_WRONG_USE, EXIT_NOTHING = 2, 3
+# Those of keras_mp.bench.footprint, which is not imported for the list of commands.
+OPTIMIZERS = "adadelta adagrad adam adamw lion momentum nadam rmsprop sgd".split()
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -43,18 +39,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     memory.add_argument(
         "--batch-sizes", type=_batches, default=[1, 32, 128], metavar="B,B", help="1,32,128"
     )
-    memory.add_argument(
-        "--optimizer", choices=sorted(footprint.SLOTS), default="adam", help="default: adam"
-    )
+    memory.add_argument("--optimizer", choices=OPTIMIZERS, default="adam", help="default: adam")
     memory.add_argument("--memory", type=_bytes, metavar="SIZE", help="there is this much: 16GB")
     parser.add_argument("--json", action="store_true", help="print the same as JSON")
 
 
 def run(args: argparse.Namespace) -> int:
+    from keras_mp.bench.published import NothingPublishedError
+    from keras_mp.commands import _estimate
+
     try:
-        _check(args)
-        found, lines, status = _hours(args)
-        more, further = _memory(args)
+        _estimate.check(args)
+        found, lines, status = _estimate.hours(args)
+        more, further = _estimate.memory(args)
     except (NothingPublishedError, FileNotFoundError) as error:
         return _fail(error, EXIT_NOTHING)
     except (ValueError, OSError) as error:
@@ -72,174 +69,6 @@ def _fail(error: Exception, status: int) -> int:
     else:
         print(f"keras-mp estimate: {error}", file=sys.stderr)
     return status
-
-
-def _check(args: argparse.Namespace) -> None:
-    sources = {
-        "--speedup": args.speedup is not None,
-        "--from-trial": args.from_trial is not None,
-        "--device or --model": args.device is not None or args.model is not None,
-    }
-    given = [name for name, is_given in sources.items() if is_given]
-    if len(given) > 1:
-        raise ValueError(f"A speed-up comes from one place. Received: {' and '.join(given)}")
-    if args.split is not None and args.speedup is None:
-        raise ValueError("--split needs --speedup: what forward and backward pass gain")
-    for_memory = {"--parameters": args.parameters, "--activations": args.activations}
-    missing = [name for name, value in for_memory.items() if value is None]
-    if len(missing) == 1:
-        raise ValueError(f"Memory needs --parameters and --activations. Missing: {missing[0]}")
-    if not given and missing:
-        raise ValueError(
-            "Nothing to estimate. Expected --speedup, --from-trial, --device or --model for hours; "
-            "--parameters and --activations for memory"
-        )
-    if args.hours is not None and not given:
-        raise ValueError("--hours needs a speed-up: --speedup, --from-trial, --device or --model")
-    if args.speedup is not None and args.hours is None and args.split is None:
-        raise ValueError("--speedup needs --hours")
-
-
-def _hours(args: argparse.Namespace) -> tuple[dict[str, Any], list[str], int]:
-    if args.hours is not None:
-        estimate.positive("hours", args.hours)
-    if args.speedup is not None:
-        return _from_guess(args)
-    if args.from_trial is not None:
-        return _from_trial(args)
-    if args.device is not None or args.model is not None:
-        return _from_published(args)
-    return {}, [], EXIT_WELL
-
-
-def _from_guess(args: argparse.Namespace) -> tuple[dict[str, Any], list[str], int]:
-    speedup = estimate.positive("speedup", args.speedup)
-    questioned = estimate.question(speedup)
-    found: dict[str, Any] = {"source": "guess", "speedup": speedup, "question": questioned}
-    lines = []
-    if args.split is not None:
-        overall = estimate.amdahl(args.split, speedup)
-        found |= {"split": args.split, "overall": _finite(asdict(overall))}
-        lines.append(f"forward and backward pass {speedup:.3g}×: a step {overall.speedup:.3g}×")
-        lines.append(estimate_text.limits(overall))
-        speedup = overall.speedup
-    if args.hours is not None:
-        result = estimate.hours_after(args.hours, speedup)
-        found |= {"hours": result.before, "after": result.after.low, "saved": result.saved.low}
-        lines.append(f"{estimate_text.from_to(result)} at {speedup:.3g}×")
-    if questioned:
-        lines += estimate_text.wrapped(f"questionable: {questioned}")
-    lines.append(estimate_text.TRY_IT)
-    return found, lines, EXIT_QUESTIONED if questioned else EXIT_WELL
-
-
-def _from_trial(args: argparse.Namespace) -> tuple[dict[str, Any], list[str], int]:
-    from keras_mp.bench.results import Trial
-
-    trial = Trial.read(args.from_trial)
-    ups = estimate.from_trial(trial)
-    results = {}
-    if args.hours is not None:
-        results = {up.name: estimate.hours_after(args.hours, up.speedup) for up in ups}
-    questions = [q for up in ups if (q := estimate.question(up.speedup))]
-    lines = [
-        f"{trial.model} on {trial.device} ({trial.backend}), batch {trial.batch_size}: "
-        f"median and quartiles of {ups[0].rounds} rounds",
-        *estimate_text.trial_lines(ups, results),
-    ]
-    for each in questions:
-        lines += estimate_text.wrapped(f"questionable: {each}")
-    measured = {v.name: v.memory for v in trial.variants if v.memory is not None}
-    if measured and args.parameters is None:
-        lines += ["", *estimate_text.measured_memory(measured, args.batch_sizes), ""]
-    lines.append("Measured there: the same model on another device may gain more or less.")
-    found = {
-        "source": "trial",
-        "model": trial.model,
-        "device": trial.device,
-        "variants": {
-            up.name: {
-                "speedup": asdict(up.speedup),
-                "rounds": up.rounds,
-                "overall": None if up.overall is None else _finite(asdict(up.overall)),
-            }
-            | ({"after": asdict(results[up.name].after)} if up.name in results else {})
-            for up in ups
-        },
-        "questions": questions,
-    }
-    if args.hours is not None:
-        found["hours"] = args.hours
-    if measured and args.parameters is None:
-        found["memory"] = {
-            str(batch): {name: of.at(batch) for name, of in measured.items()}
-            for batch in args.batch_sizes
-        }
-    return found, lines, EXIT_QUESTIONED if questions else EXIT_WELL
-
-
-def _from_published(args: argparse.Namespace) -> tuple[dict[str, Any], list[str], int]:
-    published = look_up(args.device, args.model)
-    up = published.speedup
-    lines = [f"{up.low:.3g}–{up.high:.3g}×, median {up.middle:.3g}×: {published.basis}"]
-    found: dict[str, Any] = {
-        "source": "published",
-        "basis": published.basis,
-        "speedup": asdict(up),
-        "figures": [asdict(row) for row in published.rows],
-        "figures_of_the_model": published.exact,
-    }
-    if args.hours is not None:
-        result = estimate.hours_after(args.hours, up)
-        found |= {"hours": args.hours, "after": asdict(result.after)}
-        lines.append(estimate_text.from_to(result))
-    lines += estimate_text.published_lines(published)
-    baselines = sorted({row.baseline_precision.upper() for row in published.rows})
-    if "TF32" in baselines:
-        lines.append("Against TF32, which uses the tensor cores already.")
-    lines.append(estimate_text.TRY_YOURS)
-    return found, lines, EXIT_WELL
-
-
-def _memory(args: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
-    if args.parameters is None:
-        return {}, []
-    slots = footprint.SLOTS[args.optimizer]
-    of = {
-        batch: {
-            name: footprint.footprint(args.parameters, args.activations, batch, name, slots)
-            for name in footprint.RECIPES
-        }
-        for batch in args.batch_sizes
-    }
-    largest = None
-    if args.memory is not None:
-        largest = {
-            name: footprint.largest_batch(
-                args.memory, args.parameters, args.activations, name, slots
-            )
-            for name in footprint.RECIPES
-        }
-    encoding = (getattr(sys.stdout, "encoding", None) or "ascii").lower().replace("-", "")
-    lines = estimate_text.memory_lines(of, largest, args.memory, encoding.startswith("utf"))
-    lines += [
-        "",
-        "By arithmetic: what Keras' layers keep in float32, and temporary room, come on top.",
-        "Measured on your model: keras-mp bench MODEL.",
-    ]
-    found: dict[str, Any] = {
-        "memory": {
-            str(batch): {name: asdict(each) | {"total": each.total} for name, each in all_.items()}
-            for batch, all_ in of.items()
-        }
-    }
-    if largest is not None:
-        found["largest_batch"] = largest
-    return found, lines
-
-
-def _finite(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {k: "inf" if v == float("inf") else v for k, v in values.items()}
 
 
 _UNITS = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "b": 1e9, "t": 1e12}

@@ -9,7 +9,7 @@ HELP = "estimate hours and memory in mixed precision, from a trial, published fi
 
 EXIT_WRONG_USE, EXIT_NOTHING = 2, 3
 # Those of keras_mp.bench.footprint, which is not imported for the list of commands.
-OPTIMIZERS = "adadelta adagrad adam adamw lion momentum nadam rmsprop sgd".split()
+OPTIMIZERS = ["adadelta", "adagrad", "adam", "adamw", "lion", "momentum", "nadam", "rmsprop", "sgd"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -71,11 +71,19 @@ def tolerance(baseline: np.ndarray) -> float:
     return max(spread, 0.01 * abs(float(baseline.mean())))
 
 
-def same(baseline: np.ndarray, other: np.ndarray) -> bool:
-    """Parity: the mean of the differences, seed by seed, is within ``tolerance``."""
-    return bool(np.isfinite(other).all()) and bool(
-        abs((other - baseline).mean()) <= tolerance(baseline)
+def no_worse(baseline: np.ndarray, other: np.ndarray, more_is_better: bool = True) -> bool:
+    """Parity: what is lost on average, seed by seed, is within ``tolerance``; a gain is no loss."""
+    loss = (baseline - other) if more_is_better else (other - baseline)
+    return bool(np.isfinite(other).all()) and bool(loss.mean() <= tolerance(baseline))
+
+
+def remark(baseline: np.ndarray, other: np.ndarray, more_is_better: bool = True) -> str:
+    """Say so where it is better by more than ``tolerance``: that is a difference too."""
+    better = no_worse(baseline, other, more_is_better) and no_worse(
+        baseline, 2 * baseline - other, more_is_better
     )
+    gained = np.isfinite(other).all() and not better and no_worse(baseline, other, more_is_better)
+    return " (better)" if gained else ""
 
 
 def worse(baseline: np.ndarray, other: np.ndarray, more_is_better: bool = True) -> bool:
@@ -90,18 +98,19 @@ def _against_float32(task: str, variant: str, metric: str, expect: str) -> Calla
 
     def judge(runs: Runs) -> Finding:
         base, other = runs.values(task, "float32", metric), runs.values(task, variant, metric)
-        ours = f"{metric}: float32 {text(base)}, {variant} {text(other)}"
+        note = remark(base, other, more)
+        ours = f"{metric}: float32 {text(base)}, {variant} {text(other)}{note}"
         if expect == "same":
-            return Finding(ours, HOLDS if same(base, other) else FAILS)
+            return Finding(ours, HOLDS if no_worse(base, other, more) else FAILS)
         if worse(base, other, more):
             return Finding(ours, HOLDS)
-        return Finding(ours, NOT_SHOWN if same(base, other) else PARTLY)
+        return Finding(ours, NOT_SHOWN if no_worse(base, other, more) else PARTLY)
 
     return judge
 
 
 def _parity(task: str) -> Callable:
-    _, metric, _ = FAMILIES[task]
+    _, metric, more = FAMILIES[task]
     # The detector's static scale is the paper's 8.
     variants = [
         "float16, scale 8" if task == "heat_map" and v == "float16, static 1024" else v
@@ -113,8 +122,8 @@ def _parity(task: str) -> Callable:
         parts, good = [f"{metric}: float32 {text(base)}"], []
         for variant in variants:
             other = runs.values(task, variant, metric)
-            good.append(same(base, other))
-            parts.append(f"{variant} {text(other)}")
+            good.append(no_worse(base, other, more))
+            parts.append(f"{variant} {text(other)}{remark(base, other, more)}")
         verdict = HOLDS if all(good) else FAILS if not any(good) else PARTLY
         return Finding(", ".join(parts), verdict)
 
@@ -125,10 +134,10 @@ def _unscaled(tasks: tuple[str, ...]) -> Callable:
     def judge(runs: Runs) -> Finding:
         parts, good = [], []
         for task in tasks:
-            name, metric, _ = FAMILIES[task]
+            name, metric, more = FAMILIES[task]
             base = runs.values(task, "float32", metric)
             other = runs.values(task, "float16, unscaled", metric)
-            good.append(same(base, other))
+            good.append(no_worse(base, other, more))
             parts.append(f"{name}: {metric} {text(base)} → {text(other)}")
         verdict = HOLDS if all(good) else FAILS if not any(good) else PARTLY
         return Finding("; ".join(parts), verdict)
@@ -152,7 +161,7 @@ def _small_values(runs: Runs) -> Finding:
     base = runs.values("heat_map", "float32", "hits")
     eight = runs.values("heat_map", "float16, scale 8", "hits")
     ours = f"{zeros.mean():.1%} of the gradients are still zero at scale 8; hits {text(eight)}"
-    return Finding(ours, HOLDS if zeros.mean() > 0.3 and same(base, eight) else FAILS)
+    return Finding(ours, HOLDS if zeros.mean() > 0.3 and no_worse(base, eight) else FAILS)
 
 
 def _weight_gradients(runs: Runs) -> Finding:

@@ -180,7 +180,7 @@ def cnn(variant, seed, quick):
     outputs = layers.Dense(10)(layers.GlobalAveragePooling2D()(h))
     model = keras.Model(inputs, outputs)
     compiled(model, variant, keras.optimizers.Adam(2e-3), _from_logits(), planned=True)
-    model.fit(x, y, batch_size=64, epochs=1 if quick else 6, verbose=0)
+    model.fit(x, y, batch_size=64, epochs=1 if quick else 4, verbose=0)
     return _judge(model, test_x, test_y)
 
 
@@ -286,7 +286,7 @@ def generator(variant, seed, quick):
     model = keras.Model(inputs, outputs)
     loss = keras.losses.BinaryCrossentropy(from_logits=True)
     compiled(model, variant, keras.optimizers.Adam(1e-3), loss, planned=True)
-    model.fit(x, x, batch_size=64, epochs=1 if quick else 12, verbose=0)
+    model.fit(x, x, batch_size=64, epochs=1 if quick else 6, verbose=0)
     bound = model.evaluate(test_x, test_x, batch_size=500, verbose=0)
     return {"nats": float(bound) * 784}
 

@@ -2,6 +2,7 @@
 
     KERAS_BACKEND=torch python benchmarks/telemetry.py
     KERAS_BACKEND=tensorflow python benchmarks/telemetry.py --json telemetry.json
+    python benchmarks/telemetry.py --long 10000000
 
 Trainings with and without Monitor take turns, so that whatever else the machine does meets both.
 Each pair gives one ratio of processor times (wall times beside them); the table has the median and
@@ -13,8 +14,10 @@ device is the optimizer's part; it is switched on in both.)
 import argparse
 import json
 import os
+import resource
 import tempfile
 import time
+from pathlib import Path
 
 os.environ.setdefault("KERAS_BACKEND", "torch")
 for variable in ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS"):
@@ -26,6 +29,10 @@ import numpy as np  # noqa: E402  (after the threads are pinned)
 # Units of three Dense layers, chosen for steps of about 1, 5 and 50 ms on one core; the table says
 # what they really took.
 SIZES = {"1 ms": (32, 8), "5 ms": (600, 64), "50 ms": (1600, 256)}
+
+
+# A real run with skipped steps, whose lines a long journal is made of.
+LIKE = Path(__file__).parents[1] / "tests/recorded/runs/sawtooth"
 
 
 def make(units, batch):
@@ -134,13 +141,91 @@ def record_cost(count, runs):
     }
 
 
+def write_long(folder, records, like):
+    """A journal of so many records: the lines of the real run ``like``, with their steps counted on
+    as a job of weeks would."""
+    lines = [json.loads(line) for line in (Path(like) / "events-0.jsonl").read_bytes().splitlines()]
+    lines = [x for x in lines if x["kind"] in ("step", "overflow", "memory")]
+    last = max(x["step"] for x in lines)
+    began, span = lines[0]["time"], lines[-1]["time"] - lines[0]["time"] + 1.0
+    rest = []
+    for x in lines:
+        tail = json.dumps({k: v for k, v in x.items() if k not in ("kind", "step", "time")})
+        head = f'{{"kind": "{x["kind"]}", "step": %d, "time": %.6f, ' + tail[1:].replace("%", "%%")
+        rest.append((x["step"], x["time"] - began, head.replace(", }", "}") + "\n"))
+    folder = Path(folder)
+    folder.mkdir(parents=True)
+    (folder / "meta.json").write_bytes((Path(like) / "meta.json").read_bytes())
+    written = turn = 0
+    with open(folder / "events-0.jsonl", "wb", buffering=1 << 22) as file:
+        file.write(b'{"kind": "start", "schema": 1, "time": %.6f}\n' % began)
+        while written < records:
+            part = rest[: records - written]
+            offset, since = turn * last, began + turn * span
+            file.write("".join(t % (offset + s, since + d) for s, d, t in part).encode())
+            written += len(part)
+            turn += 1
+    return turn
+
+
+def long_journal(records, runs, like):
+    """Seconds until a long journal's latest state is seen, and until its history is."""
+    from keras_mp.telemetry.runs import RunsFolder
+
+    place = Path(runs) / "long"
+    write_long(place / "job", records, like)
+    last = (place / "job/events-0.jsonl").read_bytes()[-2000:].splitlines()[-1]
+    began, worked = time.perf_counter(), time.process_time()
+    folder = RunsFolder(place)
+    folder.poll(0.2)
+    first = time.perf_counter() - began, time.process_time() - worked
+    (job,) = folder.jobs
+    assert job.step == json.loads(last)["step"], "the latest state is not the last record's"
+    polls = 1
+    while folder.loading:
+        folder.poll(0.2)
+        polls += 1
+    (job,) = folder.jobs
+    return {
+        "records": job.records,
+        "bytes": os.path.getsize(place / "job/events-0.jsonl"),
+        "latest_seconds": first[0],
+        "latest_processor_seconds": first[1],
+        "history_seconds": time.perf_counter() - began,
+        "history_processor_seconds": time.process_time() - worked,
+        "polls": polls,
+        "points_kept": len(job.series),
+        "resident_peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+    }
+
+
+def tell_long(row):
+    print(
+        f"{row['records']:,} records, {row['bytes'] / 1e9:.2f} GB: latest state in "
+        f"{row['latest_seconds']:.2f} s ({row['latest_processor_seconds']:.2f} s of processor), "
+        f"whole history in {row['history_seconds']:.0f} s "
+        f"({row['history_processor_seconds']:.0f} s of processor) over {row['polls']:,} polls; "
+        f"{row['points_kept']:,} points kept, {row['resident_peak_bytes'] / 1e6:.0f} MB resident"
+    )
+
+
 def main(argv=None):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--pairs", type=int, default=15)
     parser.add_argument("--seconds", type=float, default=2.0, help="of one training")
     parser.add_argument("--records", type=int, default=20_000)
     parser.add_argument("--json", metavar="FILE", help="write the figures here too")
+    parser.add_argument(
+        "--long", type=int, metavar="RECORDS", help="read a journal of so many records instead"
+    )
     args = parser.parse_args(argv)
+    if args.long:
+        with tempfile.TemporaryDirectory() as runs:
+            row = long_journal(args.long, runs, LIKE)
+        tell_long(row)
+        if args.json:
+            Path(args.json).write_text(json.dumps(row, indent=1))
+        return 0
     with tempfile.TemporaryDirectory() as runs:
         results = {
             "backend": os.environ["KERAS_BACKEND"],

@@ -1,8 +1,10 @@
 """The folder of runs: runs appear, grow and go, and nothing that lies there raises."""
 
+import importlib.util
 import json
 import os
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -173,17 +175,44 @@ def test_unreadable_file_does_not_hold_up_the_others(tmp_path):
     assert any("cannot be read" in p for p in jobs["bad"].problems)
 
 
+def benchmark():
+    """The maker of long journals: a real run's lines, counted on."""
+    path = Path(__file__).parents[3] / "benchmarks/telemetry.py"
+    spec = importlib.util.spec_from_file_location("benchmarks_telemetry", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
 @pytest.mark.slow
 def test_a_gigabyte_shows_its_latest_state_in_two_seconds(tmp_path):
-    writer = start(tmp_path, "a")
-    line = json.dumps(encode(r.Step(step=1, time=1.0, loss=0.5, metrics={"m": 1.0}))) + "\n"
-    block = line.encode() * 10_000
-    with open(tmp_path / "a/events-0.jsonl", "ab") as file:
-        while file.tell() < 10**9:
-            file.write(block)
-    writer.write(r.Step(step=77, time=9.0))
+    made = benchmark()
+    made.write_long(tmp_path / "a", 5_000_000, made.LIKE)
+    assert (tmp_path / "a/events-0.jsonl").stat().st_size > 10**9
     began = time.process_time()
     folder = RunsFolder(tmp_path)
     folder.poll(seconds=1.0)
-    assert folder.jobs[0].step == 77
-    assert time.process_time() - began < 2.0  # the promise itself, in processor time
+    spent = time.process_time() - began
+    (job,) = folder.jobs
+    last = (tmp_path / "a/events-0.jsonl").read_bytes()[-3000:].splitlines()
+    steps = [x["step"] for x in map(json.loads, last[1:]) if x["kind"] == "step"]
+    assert job.step == steps[-1] and job.loading < 1 and job.loss is not None
+    assert spent < 2.0  # the promise itself, in processor time
+
+
+@pytest.mark.slow
+def test_a_million_records_are_folded_whole_in_bounded_memory(tmp_path):
+    made = benchmark()
+    turns = made.write_long(tmp_path / "a", 1_000_000, made.LIKE)
+    folder = RunsFolder(tmp_path)
+    folder.poll(None)
+    (job,) = folder.jobs
+    real = RunsFolder(made.LIKE)
+    real.poll(None)
+    (once,) = real.jobs
+    assert job.records == 1_000_001 and job.corrupt == 0 and job.loading == 1.0
+    # Each turn but the last, which is cut, has all skipped steps of the real run.
+    assert (turns - 1) * once.overflow_count <= job.overflow_count <= turns * once.overflow_count
+    assert len(job.series) <= 200_000 and len(job.overflows) <= 20_000
+    assert job.series["step"][0] <= once.series["step"][3]  # thinned, and from its beginning
+    assert np.all(np.diff(job.series["step"]) > 0)

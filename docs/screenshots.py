@@ -5,6 +5,7 @@ the jobs were training: what the dashboard showed then.
 """
 
 import asyncio
+import contextlib
 import html
 import json
 import os
@@ -13,6 +14,9 @@ import shutil
 import tempfile
 import time
 from pathlib import Path
+
+from textual.pilot import Pilot
+from textual.worker import WorkerCancelled
 
 from tui import themes
 from tui.app import MonitorApp
@@ -47,6 +51,11 @@ def moment() -> float:
         first.append(json.loads(lines[0])["time"])
         last.append(json.loads(lines[-1])["time"])
     return max(first) + SHARE * (min(last) - max(first))
+
+
+def end_of(run: Path) -> float:
+    """When the run wrote its last record."""
+    return json.loads((run / "events-0.jsonl").read_text().splitlines()[-1])["time"]
 
 
 TEXT = re.compile(
@@ -94,12 +103,16 @@ def portable(svg: str) -> str:
     return svg.replace("</style>", f"{strokes}</style>", 1)
 
 
-async def picture(name: str, job: str, theme: str, *keys: str) -> None:
-    """One picture, 120 x 40: the jobs with ``job`` selected, then ``keys``."""
-    now = moment()
+async def picture(name: str, job: str, theme: str, *keys: str, whole: Path | None = None) -> None:
+    """One picture, 120 x 40: the jobs with ``job`` selected, then ``keys``.
+
+    Args:
+        whole: A run to be shown alone and to its end.
+    """
+    now = end_of(whole) if whole is not None else moment()
     with tempfile.TemporaryDirectory() as folder:
-        for each in JOBS:
-            cut(RECORDED / each, Path(folder) / "runs" / each, now)
+        for each in [whole] if whole is not None else [RECORDED / name for name in JOBS]:
+            cut(each, Path(folder) / "runs" / each.name, now)
         before = Path.cwd()
         os.chdir(folder)
         try:
@@ -111,13 +124,27 @@ async def picture(name: str, job: str, theme: str, *keys: str) -> None:
                 app.look_now()
                 await pilot.pause()
                 app.screen.select(f"runs\0{job}")
-                await pilot.press(*keys)
-                await pilot.pause()
+                await settle(app, pilot)
+                for key in keys:
+                    await pilot.press(key)
+                    await settle(app, pilot)
                 svg = app.export_screenshot(title="keras-mp monitor runs")
         finally:
             os.chdir(before)
     (DOCS / f"{name}.svg").write_text(portable(svg))
     print(f"docs/{name}.svg")
+
+
+async def settle(app: MonitorApp, pilot: Pilot[None]) -> None:
+    """Until a screen that reads a journal in a thread has done so."""
+    await pilot.pause()
+    while app.workers:
+        with contextlib.suppress(WorkerCancelled):
+            await app.workers.wait_for_complete()
+            break
+        await pilot.pause()
+    await pilot.pause()
+    await pilot.pause()
 
 
 async def lab_picture(name: str, *keys: str) -> None:
@@ -139,6 +166,11 @@ async def main() -> None:
     await picture("dashboard-light", "thrashing", light)
     await picture("dashboard-job", "sawtooth", dark, "enter", "shift+left", "shift+left")
     await picture("dashboard-compare", "float16-scaled", dark, "c")
+    underflow = RECORDED.parent / "verdicts" / "underflow"
+    moved = ("n", "down", *["left"] * 9)
+    await picture("dashboard-numerics", "underflow", dark, *moved, whole=underflow)
+    await picture("dashboard-replay", "sawtooth", dark, "R", "shift+left", "shift+left", "left")
+    await picture("dashboard-what-if", "sawtooth", dark, "i", "down", "down", "right", "right")
     await lab_picture("lab-step", "2", "m")
     await lab_picture("lab-scale", "3", *["right"] * 8)
 

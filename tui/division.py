@@ -17,13 +17,18 @@ class Division:
     events: int
 
 
+def verdict_rows(height: int) -> int:
+    """Rows of the verdict and what to do: as many in every job's, so that nothing jumps."""
+    return 4 if height >= AIRY else 3
+
+
 def divide(height: int, jobs: int, details: bool) -> Division:
     """Rows for each part of a screen of ``height`` rows.
 
     The table gets what its jobs need up to under half, then the charts, then the events.
     """
-    # The status line, the titles, a space, three lines of verdict, the keys.
-    rest = height - 7 - (2 if height >= AIRY else 0)
+    # The status line, the titles, a space, the verdict, the keys.
+    rest = height - 4 - verdict_rows(height) - (2 if height >= AIRY else 0)
     if not details:
         return Division(height - 3, 0, 0)
     table = max(3, min(jobs, int(rest * 0.45)))

@@ -74,10 +74,18 @@ def compare(first: JobView, second: JobView) -> Pair:
 
 
 def twin(job: JobView, jobs: Iterable[JobView]) -> JobView | None:
-    """The same model in the other precision: of the same size, and with the most similar name."""
+    """The same model in the other precision: as large, trained alike, and of a similar name."""
     others = [j for j in jobs if j.key != job.key and _same_model(job, j)]
     wanted = [j for j in others if (j.policy == "float32") != (job.policy == "float32")]
-    return max(wanted, key=lambda j: SequenceMatcher(None, j.name, job.name).ratio(), default=None)
+    return max(wanted, key=lambda other: _likeness(job, other), default=None)
+
+
+def _likeness(a: JobView, b: JobView) -> tuple[bool, bool, bool, float]:
+    metas = (a.meta, b.meta)
+    optimizers = {meta.optimizer for meta in metas if meta is not None}
+    failed = b.end is not None and b.end.status == "failed"
+    alike = SequenceMatcher(None, a.name, b.name).ratio()
+    return a.planned_steps == b.planned_steps, len(optimizers) == 1, not failed, alike
 
 
 def _same_model(a: JobView, b: JobView) -> bool:

@@ -72,6 +72,14 @@ def test_the_twin_is_the_same_model_in_the_other_precision(jobs):
     assert twin(jobs["sawtooth"], [other]) is None
 
 
+def test_the_twin_was_trained_alike(runs):
+    """A job that failed after 120 of 400 steps is no twin of one that did its 564."""
+    runs.add("float32", "float16-scaled", "failed")
+    jobs = {job.name: job for job in runs.app().reader.look(None).jobs}
+    assert jobs["failed"].policy == "float32"
+    assert twin(jobs["float16-scaled"], jobs.values()).name == "float32"
+
+
 def on(job, device, policy=None, parameters=10_000_000, **points):
     """The job as it would have been on another device."""
     policy = policy or job.policy

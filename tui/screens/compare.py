@@ -11,7 +11,7 @@ from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Grid
 
-from keras_mp.telemetry.format import count, number, size
+from keras_mp.telemetry.format import count, number
 from tui import charts, export
 from tui.drawing.chart import LINES, Chart
 from tui.drawing.roles import Row
@@ -29,7 +29,12 @@ from tui.widgets.status_line import StatusLine
 from tui.window import Span, Window
 
 MAX_JOBS = len(LINES)
-_COLUMNS = (("state", 9), ("policy", 15), ("step", 11), ("loss", 9), ("scale", 6), ("rate", 8))
+# (column, cells, cells in its short form)
+_COLUMNS = (
+    *(("state", 9, 8), ("policy", 15, 8), ("step", 11, 9), ("loss", 9, 7), ("scale", 6, 5)),
+    *(("rate", 8, 6), ("memory", 8, 6)),
+)
+NARROW = 100
 
 
 class Legend(Lines):
@@ -47,16 +52,17 @@ class Legend(Lines):
     def rows(self, width: int, height: int) -> Sequence[Row]:
         say = self._look.say
         longest = max((cell_len(say(job.name)) for job in self._jobs), default=0)
-        room = width - 4 - sum(w + 1 for _, w in _COLUMNS) - 9
+        short = width < NARROW
+        widths = {key: small if short else wide for key, wide, small in _COLUMNS}
+        room = width - 4 - sum(w + 1 for w in widths.values())
         name_width = max(12, min(longest + 2, room))
         rows: list[Row] = []
         for job, role in zip(self._jobs, LINES, strict=False):
             row: Row = [("── ", role), (fit(say(job.name), name_width), "strong")]
-            for key, cells in _COLUMNS:
-                text, tone = BY_KEY[key].cell(job, False)
+            for key, cells in widths.items():
+                text, tone = BY_KEY[key].cell(job, short)
                 right = BY_KEY[key].column.right
                 row.append((" " + fit(say(text), cells, right), tone))
-            row.append((" " + fit(size(job.memory_bytes), 8, True), "text"))
             rows.append(row)
         if len(self._jobs) == 2:
             pair = compare(*self._jobs)

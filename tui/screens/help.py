@@ -17,6 +17,7 @@ SIGNS: tuple[tuple[str, str], ...] = (
     ("↑ ●", "pinned; marked for a comparison"),
     ("┴", "under a chart: a skipped step, whose gradients overflowed at the scale of that moment"),
     ("×", "under a chart: the loss was not finite there"),
+    ("·░▒▓█", "numerics: less than 0.1 %, 1 %, 5 %, 20 % or more is lost; × overflows"),
     ("–", "not known, or not measured"),
     ("skip", "skipped steps of all attempted ones; a dynamic scale skips one now and then"),
 )

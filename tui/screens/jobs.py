@@ -12,7 +12,7 @@ from textual.widgets import Input
 
 from tui import charts, export
 from tui.arrangement import Arrangement
-from tui.division import AIRY, TWO_ROWS, divide
+from tui.division import AIRY, TWO_ROWS, divide, verdict_rows
 from tui.drawing.roles import Piece
 from tui.job_columns import BY_KEY, COLUMNS
 from tui.keys import EVERYWHERE, JOBS, bindings, hints
@@ -193,6 +193,7 @@ class JobsScreen(ShownScreen):
         self._notice.display = missing > 0
         self._table.styles.height = max(1, parts.table - missing)
         self.set_class(height >= AIRY, "airy")
+        self._verdict.styles.height = verdict_rows(height)
         two = parts.charts >= TWO_ROWS
         for selector in ("#verdict", "#charts", "#events"):
             self.query_one(selector).display = self.details

@@ -13,7 +13,7 @@ from textual.binding import BindingType
 from textual.message import Message
 from textual.worker import get_current_worker
 
-from keras_mp.telemetry.format import duration, number, whole
+from keras_mp.telemetry.format import duration, whole
 from tui import charts
 from tui.keys import EVERYWHERE, REPLAY, Key, bindings, hints
 from tui.recording import Player, Recording
@@ -164,7 +164,7 @@ class ReplayScreen(JobScreen):
             f"{clock}   step {step} of {whole(self._all.step)}   "
             f"{duration(self.time - recording.start)} of "
             f"{duration(recording.stop - recording.start)}   "
-            f"{'▸ ' if self.playing else 'paused, '}{number(self.speed)}×"
+            f"{'▸ ' if self.playing else 'paused, '}{self.speed:g}×"
         )
         self._timeline.show(self._share(self.time), marks, words, self.monitor.look)
 

@@ -179,7 +179,7 @@ class WhatIfScreen(ShownScreen):
         own = np.arange(history.steps, dtype=np.float64) + first
         return Chart(
             title="scale",
-            note=look.say("its own quiet, the other over it; under it the steps it would skip"),
+            note=look.say("as it was, quiet; as it would have been"),
             series=[
                 Series(own, history.scales, hold=True, role="muted"),
                 Series(steps, scales, hold=True, role="line"),

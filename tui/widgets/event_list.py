@@ -6,11 +6,13 @@ from collections.abc import Sequence
 from keras_mp.telemetry.format import count, power_of_two, whole
 from keras_mp.telemetry.records import Overflow
 from tui.drawing.roles import Role, Row
+from tui.drawing.text import fit
 from tui.look import Look
 from tui.snapshot import JobView
 from tui.widgets.job_lines import JobLines
 
 _SEVERITY: dict[str, Role] = {"info": "muted", "warning": "warn", "error": "bad"}
+SCALES_WIDTH = 13
 Event = tuple[float, int, Row]
 
 
@@ -53,7 +55,7 @@ def _overflow(event: Overflow, look: Look) -> Row:
     before, after = power_of_two(event.scale_before), power_of_two(event.scale_after)
     row: Row = [
         (f"step {whole(event.step):<8}", "text"),
-        (look.say(f"{before} → {after}  "), "tick"),
+        (fit(look.say(f"{before} → {after}"), SCALES_WIDTH), "tick"),
     ]
     where = event.layer or (event.variables[0] if event.variables else "")
     if where:

@@ -3,8 +3,9 @@
 import textwrap
 from collections.abc import Sequence
 
-from keras_mp.telemetry.format import duration, number, whole
+from keras_mp.telemetry.format import duration, number, share, whole
 from tui.drawing.roles import Role, Row
+from tui.drawing.text import fit
 from tui.job_columns import elapsed, epoch_text
 from tui.snapshot import JobView
 from tui.widgets.job_lines import JobLines
@@ -29,8 +30,14 @@ class VerdictLine(JobLines):
             others = [f for f in verdict.findings if f != verdict.sentence][:2]
             if others:
                 rows.append([(say(" · ".join(others)), "muted")])
-        facts: Row = [(say(facts_of(job)), "muted")]
-        return [*rows[: max(1, height - 1)], facts] if height > 1 else rows[:1]
+        if len(rows) > max(1, height - 1):
+            # What to do comes before the facts; what does not fit ends in an ellipsis.
+            kept = rows[:height]
+            if len(rows) > height:
+                text = "".join(piece for piece, _ in kept[-1])
+                kept[-1] = [(fit(f"{text} …", min(width, len(text) + 2)), kept[-1][-1][1])]
+            return kept
+        return [*rows, [(say(facts_of(job)), "muted")]] if height > 1 else rows[:1]
 
 
 def facts_of(job: JobView) -> str:
@@ -46,5 +53,7 @@ def facts_of(job: JobView) -> str:
     parts.append(
         "resumed" if job.resumed == 1 else f"resumed {job.resumed}×" if job.resumed else ""
     )
+    if job.skipped_lately:
+        parts.append(f"{share(job.skipped_lately)} of the last 100 steps skipped")
     parts += [f"{name} {number(value)}" for name, value in job.results.items()]
     return " · ".join(p for p in parts if p)

@@ -1,6 +1,7 @@
-"""Casts of weights on torch: each made once a call, none kept for the backward pass.
+"""Casts on torch: each made once a call, none kept for the backward pass.
 
-A weight is there anyway; its half-precision copy can be made again when the gradient needs it.
+A weight is there anyway, and so is what another layer gave; a copy of it in another dtype can be
+made again when the gradient needs it.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -15,7 +16,44 @@ from keras_mp import _keras_internals
 HALF = ("float16", "bfloat16")
 
 
-class Cast:
+class Copy:
+    """A tensor of which a copy is used: what stands for the copy until the backward pass asks."""
+
+    def __init__(self, source: torch.Tensor, what: str):
+        self._what = what
+        self._version = source._version
+        self._made: torch.Tensor | None = None
+        self._to_come = 0
+
+    def source(self) -> torch.Tensor:
+        """The tensor itself, in the backward pass."""
+        raise NotImplementedError
+
+    def copy(self, source: torch.Tensor) -> torch.Tensor:
+        raise NotImplementedError
+
+    def ticket(self, view: torch.Tensor) -> "_Ticket":
+        """Stands for a view of the copy until the backward pass asks for it."""
+        self._to_come += 1
+        return _Ticket(self, view.size(), view.stride(), view.storage_offset())
+
+    def again(self) -> torch.Tensor:
+        """The copy, made again; the same one until every ticket was shown."""
+        source = self.source()
+        if self._version != source._version:
+            raise RuntimeError(
+                "A tensor was changed between a layer's call and the backward pass, which needs it "
+                "as it was. Expected the optimizer step after the backward pass. "
+                f"Received: {self._what}"
+            )
+        with torch.no_grad():
+            made = self.copy(source) if self._made is None else self._made
+        self._to_come -= 1
+        self._made = made if self._to_come > 0 else None
+        return made
+
+
+class Cast(Copy):
     """A float32 weight and its half-precision copy.
 
     Attributes:
@@ -28,43 +66,53 @@ class Cast:
     def __init__(self, variable: Any, dtype: torch.dtype, order: Sequence[int] | None = None):
         self.variable = variable
         self.weight = _keras_internals.stored_value(variable)
+        super().__init__(self.weight, f"variable={variable.path}")
         self.order = order
         self._dtype = dtype
-        self._version = self.weight._version
-        self._made: torch.Tensor | None = None
-        self._to_come = 0
 
     def make(self) -> torch.Tensor:
         """The copy, differentiable in the weight."""
+        return self.copy(self.weight)
+
+    def source(self) -> torch.Tensor:
+        return self.weight
+
+    def copy(self, source: torch.Tensor) -> torch.Tensor:
         if self.order is None:
-            return self.weight.to(self._dtype)
-        turned = self.weight.permute(*self.order)
+            return source.to(self._dtype)
+        turned = source.permute(*self.order)
         turned = turned.to(self._dtype, memory_format=torch.contiguous_format)
         inverse = sorted(range(len(self.order)), key=self.order.__getitem__)
         return turned.permute(*inverse)
 
-    def ticket(self, view: torch.Tensor) -> "_Ticket":
-        """Stands for a view of the copy until the backward pass asks for it."""
-        self._to_come += 1
-        return _Ticket(self, view.size(), view.stride(), view.storage_offset())
 
-    def again(self) -> torch.Tensor:
-        """The copy, made again; the same one until every ticket was shown."""
-        if self._version != self.weight._version:
-            raise RuntimeError(
-                "A weight was changed between a layer's call and the backward pass, which needs it "
-                "as it was. Expected the optimizer step after the backward pass. "
-                f"Received: variable={self.variable.path}"
-            )
-        with torch.no_grad():
-            made = self.make() if self._made is None else self._made
-        self._to_come -= 1
-        self._made = made if self._to_come > 0 else None
-        return made
+class InputCast(Copy):
+    """An input in half precision of which a float32 layer uses a copy.
+
+    Whoever made the input mostly keeps it too, so it costs nothing more.
+    """
+
+    def __init__(self, inputs: torch.Tensor):
+        super().__init__(inputs, "the input of a layer")
+        self._hooks = _outer_hooks()
+        self._kept: Any = inputs.detach()
+        self._packed = False
+
+    def ticket(self, view: torch.Tensor) -> "_Ticket":
+        if self._hooks is not None and not self._packed:
+            # As autograd would keep it, so that the hooks around see it.
+            self._kept, self._packed = self._hooks[0](self._kept), True
+        return super().ticket(view)
+
+    def source(self) -> torch.Tensor:
+        return self._kept if self._hooks is None else self._hooks[1](self._kept)
+
+    def copy(self, source: torch.Tensor) -> torch.Tensor:
+        return source.to(torch.float32)
 
 
 class _Ticket:
-    def __init__(self, cast: Cast, size: Any, stride: Any, offset: int):
+    def __init__(self, cast: Copy, size: Any, stride: Any, offset: int):
         self._cast, self._size, self._stride, self._offset = cast, size, stride, offset
 
     def redeem(self) -> torch.Tensor:
@@ -93,7 +141,7 @@ def casts_of(
 
 
 @contextmanager
-def casts_not_kept(made: list[tuple[Cast, torch.Tensor]]) -> Iterator[None]:
+def casts_not_kept(made: Sequence[tuple[Copy, torch.Tensor]]) -> Iterator[None]:
     """Inside, autograd keeps none of these copies; the backward pass makes each again once.
 
     Other saved-tensor hooks (checkpointing, offloading, counting) see all other tensors, as they

@@ -5,12 +5,16 @@ Keras keeps the half-precision copy of every weight from the layer's call to its
 the weights' bytes again. Here the copy is let go, and made again for the gradient: one cast more a
 step for each weight. A convolution's copy is made in the order that torch wants, in one go.
 
-On other backends, in float32, and inside torch's compiler they compute as Keras does.
+A layer in float32 after one in half precision, as a plan has a model's end, keeps its input in half
+precision too, and casts it again for the gradient.
+
+On other backends and inside torch's compiler they keep what Keras keeps.
 """
 
 from typing import Any
 
 import keras
+from keras import ops
 
 from keras_mp.layers.registering import registered
 
@@ -18,17 +22,56 @@ from keras_mp.layers.registering import registered
 class _NoCastKept:
     """The part that is ours, mixed into a Keras layer without random seeds or state."""
 
+    @property
+    def autocast(self) -> bool:
+        """False for a float32 layer, which gets its input as it comes: ``call`` casts it.
+
+        Keras casts it before the call, and the copy is what the backward pass keeps.
+        """
+        layer: Any = self
+        return self._cast_inputs and layer.compute_dtype != "float32"
+
+    @autocast.setter
+    def autocast(self, value: bool) -> None:
+        self._cast_inputs = value
+
+    _cast_inputs = True
+
     def call(self, inputs: Any, *args: Any, **kwargs: Any) -> Any:
         layer: Any = self
-        if keras.backend.backend() == "torch" and getattr(layer, "quantization_mode", None) is None:
-            from keras_mp.layers.casting_torch import can_remake, casts_not_kept, casts_of, using
+        quantized = getattr(layer, "quantization_mode", None) is not None
+        if keras.backend.backend() == "torch" and not quantized:
+            from keras_mp.layers.casting_torch import (
+                InputCast,
+                can_remake,
+                casts_not_kept,
+                casts_of,
+                using,
+            )
 
+            if self._is_narrow(inputs) and can_remake():
+                wide = ops.cast(inputs, "float32")
+                with casts_not_kept([(InputCast(inputs), wide)]):
+                    return self.compute(wide, *args, **kwargs)
             if can_remake() and (casts := casts_of(layer, layer.variables, self._order)):
                 made = [(cast, cast.make()) for cast in casts]
                 others = [v for v in layer.variables if all(v is not c.variable for c in casts)]
                 with using(made, others), casts_not_kept(made):
                     return self.compute(inputs, *args, **kwargs)
+        if self._is_narrow(inputs):
+            inputs = ops.cast(inputs, "float32")
         return self.compute(inputs, *args, **kwargs)
+
+    def _is_narrow(self, inputs: Any) -> bool:
+        """Whether this is a float32 layer whose input Keras would have cast."""
+        layer: Any = self
+        dtype = keras.backend.standardize_dtype(inputs.dtype)
+        return (
+            self._cast_inputs
+            and layer.compute_dtype == "float32"
+            and keras.backend.is_float_dtype(dtype)
+            and dtype != "float32"
+        )
 
     def compute(self, inputs: Any, *args: Any, **kwargs: Any) -> Any:
         """What the layer computes: Keras' ``call``."""

@@ -19,6 +19,7 @@ _FOREIGN = "Keras' own does not cast the module's weights with its inputs, which
 _WHY = {
     "keras_mp.layers.batch_normalization": _NORM,
     "keras_mp.layers.foreign": _FOREIGN,
+    "keras_mp.layers.normalizations": _NORM,
     "keras_mp.layers.products": _PRODUCT,
 }
 
@@ -36,10 +37,24 @@ def gives_float32(layer: Any) -> bool:
     return class_name(layer) == HEAD
 
 
+def is_quiet(name: str) -> bool:
+    """Whether ours computes what Keras' own does, bit for bit, and only keeps less: products. In
+    float32 they keep a neighbour's half-precision values, not their float32 copy."""
+    made = _ours(name) if name.startswith(OURS) else None
+    return made is not None and made.__module__ == "keras_mp.layers.products"
+
+
 def why(name: str) -> str:
     """What the class of ours is better in, as a clause."""
     made = _ours(name)
     return _WHY.get(made.__module__, _RECURRENT) if made is not None else ""
+
+
+def suits_float32(name: str | None) -> bool:
+    """Whether ours is better in a float32 layer too, where the layers around it are in half
+    precision: those of products keep their input as it came."""
+    made = None if name is None or not name.startswith(OURS) else _ours(name)
+    return made is not None and made.__module__ == "keras_mp.layers.products"
 
 
 def put_class(layer: Any, name: str) -> None:

@@ -6,7 +6,15 @@ from typing import Any
 import keras
 
 from keras_mp.policies import worth
-from keras_mp.policies.classes import HEAD, KERAS, OURS, better_class, class_name, why
+from keras_mp.policies.classes import (
+    HEAD,
+    KERAS,
+    OURS,
+    better_class,
+    class_name,
+    suits_float32,
+    why,
+)
 from keras_mp.policies.detect import device_of
 from keras_mp.policies.hardware import Device, recommend_for
 from keras_mp.policies.hazards import Circumstances, hazard, usual
@@ -119,13 +127,17 @@ class _Planner:
         if not self._replace or row.code == "quantized":
             return row
         in_half = keras.dtype_policies.get(row.policy).compute_dtype in HALF
-        name = better_class(place.layer) if in_half else None
+        name = better_class(place.layer)
+        # In a float32 row of a half-precision plan too, where it suits.
+        mixed = self.around.half in HALF
+        name = name if in_half or (mixed and suits_float32(name)) else None
         if row.code == "wide-output":
             sentence = f"{row.reason}: its logits are {self.around.half}'s, given in float32"
             return dataclasses.replace(row, reason=sentence, replace=HEAD)
         if place.path in self.replaced:
-            kind = type(place.layer).__name__
-            name = class_name(place.layer) if in_half else KERAS + kind
+            present = class_name(place.layer)
+            stays = in_half or (mixed and suits_float32(present))
+            name = present if stays else KERAS + type(place.layer).__name__
         if name is None:
             return row
         if not name.startswith(OURS):

@@ -201,3 +201,55 @@ def test_it_trains(backend):
     x, y = RNG.random((16, 8, 8, 2)), RNG.random((16, 1))
     losses = model.fit(x, y, epochs=4, verbose=0).history["loss"]
     assert losses[-1] < losses[0]
+
+
+class Ending(keras.Model):
+    """A half-precision layer and a float32 one, as a plan ends a model."""
+
+    def __init__(self, module):
+        super().__init__()
+        self.body = keras.layers.Dense(64, activation="relu", dtype="mixed_bfloat16")
+        self.end = module.Dense(3, dtype="float32")
+
+    def call(self, x):
+        return self.end(self.body(x))
+
+
+def endings():
+    models = [Ending(keras.layers), Ending(ours)]
+    for model in models:
+        model(np.ones((8, 5), "float32"))
+    models[1].set_weights(models[0].get_weights())
+    return models
+
+
+@torch_only
+def test_a_float32_end_keeps_its_half_precision_input_and_not_a_copy():
+    x = np.ones((8, 5), "float32")
+    stock, model = (saved_bytes(one, x) for one in endings())
+    assert stock.by_dtype["float32"] == 4 * 8 * 64
+    assert "float32" not in model.by_dtype
+    assert stock.total - model.total == 4 * 8 * 64  # the body's own result is there anyway
+
+
+def test_a_float32_end_computes_what_keras_computes():
+    x = RNG.normal(size=(8, 5)).astype("float32")
+    weight = RNG.normal(size=(8, 3)).astype("float32")
+    (wanted, theirs), (given, found) = (gradients(one, x, weight) for one in endings())
+    np.testing.assert_array_equal(given, wanted)
+    for a, b in zip(found, theirs, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "int32"])
+def test_a_float32_layer_takes_what_keras_takes(dtype):
+    stock, layer = keras.layers.Dense(3), ours.Dense(3)
+    for one in (stock, layer):
+        one.build((2, 5))
+    layer.set_weights(stock.get_weights())
+    x = keras.ops.cast(RNG.integers(0, 9, (2, 5)), dtype)
+    given, wanted = layer(x), stock(x)
+    assert given.dtype == wanted.dtype
+    np.testing.assert_array_equal(
+        keras.ops.convert_to_numpy(given), keras.ops.convert_to_numpy(wanted)
+    )

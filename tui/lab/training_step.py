@@ -12,7 +12,7 @@ masters, loss scaling, and sums of half-precision products in float32.
 
 import math
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -114,7 +114,7 @@ def take(weight: float, setting: Setting) -> StepResult:
     return _take(float(weight), setting)
 
 
-@cache
+@lru_cache(maxsize=256)
 def _take(weight: float, setting: Setting) -> StepResult:
     fmt = get_format(setting.format)
     inputs, targets = samples()

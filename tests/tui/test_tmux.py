@@ -55,7 +55,7 @@ def test_a_job_that_is_training(tmux, tmp_path):
         terminal.wait(lambda text: step(text) > first, "a later step", seconds=120)
         assert "needs you" not in terminal.screen()[0]
         terminal.press("Enter")
-        terminal.wait_for("digits · ", "loss", "step time", "grows every 2,000 clean steps")
+        terminal.wait_for("digits · ", "loss", "step time", "dynamic from 2¹⁵")
         terminal.press("Escape")
         terminal.wait_for(" done ", "141/141", seconds=300)
         assert job.wait(60) == 0

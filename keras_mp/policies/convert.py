@@ -48,6 +48,7 @@ def convert(model: Any, precision: PrecisionPlan | str, *, half: bool = False) -
         try:
             save_model(model, path, planned)
             copy = load_model(path, custom_objects=own)
+            _take_weights(copy, model)
             if not half:
                 return copy
             save_model(copy, path, _halved_plan(planned, compute))
@@ -58,6 +59,18 @@ def convert(model: Any, precision: PrecisionPlan | str, *, half: bool = False) -
                 "Keras cannot write and read this model. Expected layers with `get_config`; or "
                 f"change the model itself with `plan.apply(model)`. Received: {error}"
             ) from error
+
+
+def _take_weights(copy: Any, model: Any) -> None:
+    """Keras' files keep a model's values, not always how they are made up."""
+    if [tuple(v.shape) for v in copy.weights] != [tuple(v.shape) for v in model.weights]:
+        raise ValueError(
+            "A copy of this model by way of Keras' file has other weights than the model has: such "
+            "as adapters (LoRA) in layers of layers, which Keras adds to their kernels. Expected "
+            "`plan.apply(model)`, which changes the model itself, or the adapters added first. "
+            f"Received: {len(model.weights)} weights, and {len(copy.weights)} in the copy"
+        )
+    copy.set_weights(model.get_weights())
 
 
 def _own_classes(model: Any) -> dict[str, type]:

@@ -119,18 +119,36 @@ def _output_layers(model: Any, places: dict[int, Place]) -> Iterator[Any]:
         yield from _producers(list(model.outputs), places, set())
         return
     # A subclassed model tells no graph. What it has last of products is taken for its end, with
-    # every softmax: one in the middle of a model is a part of an attention layer.
-    top = [
-        place
-        for place in below(places[id(model)])
-        if place.category != "container"
-        and place.parent is not None
-        and place.parent.category in ("container", "custom")
-    ]
-    products = [place for place in top if place.category == "product"]
-    for place in top:
-        if place in products[-1:] or ends_in(place.layer) == "softmax":
+    # every softmax of its own: one inside another layer is a part of attention.
+    root = places[id(model)]
+    yield from _ends(root, places)
+    for place in _direct(root):
+        if ends_in(place.layer) == "softmax":
             yield place.layer
+
+
+def _ends(parent: Place, places: dict[int, Place]) -> Iterator[Any]:
+    """What a layer without a graph gives last, by the order in which it got its layers."""
+    holding = [child for child in parent.children if _has_products(child)]
+    if not holding:
+        return
+    last = holding[-1]
+    if is_a(last.layer, "Model") and is_functional(last.layer):
+        yield from _output_layers(last.layer, places)
+    elif last.category in ("container", "custom") and last.children:
+        yield from _ends(last, places)
+    else:
+        yield last.layer
+
+
+def _has_products(place: Place) -> bool:
+    return place.category == "product" or any(map(_has_products, place.children))
+
+
+def _direct(parent: Place) -> Iterator[Place]:
+    """Layers that a model holds, models in it seen through."""
+    for child in parent.children:
+        yield from _direct(child) if is_a(child.layer, "Model") else (child,)
 
 
 def _producers(tensors: list[Any], places: dict[int, Place], seen: set[int]) -> Iterator[Any]:

@@ -7,7 +7,7 @@ written, at each look: a record for the journal, and a call of the user's hook.
 from collections import deque
 from collections.abc import Callable, Iterable
 
-from keras_mp.telemetry.health import Finding, findings
+from keras_mp.telemetry.health import Finding, own_findings
 from keras_mp.telemetry.jobs import Job
 from keras_mp.telemetry.records import Alert, Meta, Record
 from keras_mp.telemetry.scale_health import Severity
@@ -56,7 +56,7 @@ class Alerts:
         Args:
             now: Seconds since the epoch.
         """
-        found = {f.code: f for f in _own(findings(self._job, now, alive=lambda *_: True))}
+        found = {f.code: f for f in _own(own_findings(self._job))}
         out = [self._alert(f, now) for f in found.values() if self._is_news(f, now)]
         over = [code for code in self.active if code not in found and code in self._told]
         out += [

@@ -116,15 +116,26 @@ def _judged(
 ) -> tuple[State, ScaleVerdict, Literal["no", "now", "was"], list[Finding]]:
     state, found = job_state(job, now, alive)
     out = [replace(found, code=state)]
-    nan = _nan(job, acknowledged)
-    if nan != "no":
-        out.append(replace(_nan_finding(job, nan), code="nan"))
     scale = scale_verdict(job)
-    code = "unscaled" if scale.state == "n/a" else scale.state
-    out.append(Finding(scale.severity, scale.sentence, scale.advice, code))
-    out += [Finding("warning", said, todo, code) for code, said, todo in number_findings(job)]
+    nan = _nan(job, acknowledged)
+    out += _of_training(job, scale, nan)
     out += [Finding("warning", problem, code="problem") for problem in job.problems]
     return state, scale, nan, out
+
+
+def own_findings(job: Job) -> list[Finding]:
+    """What a job can tell of itself while it trains: all but whether its process still does."""
+    slow = _slow(job) if job.step else None
+    found = [] if slow is None else [replace(slow, code="slow")]
+    return [*found, *_of_training(job, scale_verdict(job), _nan(job, None))]
+
+
+def _of_training(job: Job, scale: ScaleVerdict, nan: str) -> list[Finding]:
+    found = [] if nan == "no" else [replace(_nan_finding(job, nan), code="nan")]
+    code = "unscaled" if scale.state == "n/a" else scale.state
+    found.append(Finding(scale.severity, scale.sentence, scale.advice, code))
+    found += [Finding("warning", said, todo, code) for code, said, todo in number_findings(job)]
+    return found
 
 
 def exit_status(verdicts: Iterable[Verdict]) -> int:
@@ -160,14 +171,21 @@ def job_state(job: Job, now: float, alive: Alive = is_alive) -> tuple[State, Fin
         )
     if job.step == 0:
         return "starting", Finding("ok", "starting: no step yet (loading data, compiling)")
-    factor = slowdown(job)
-    if factor is not None and factor >= SLOW_FACTOR:
-        return "slow", Finding(
-            "warning",
-            f"slow: steps take {number(factor, 2)} × as long as this run's own median",
-            "Look for another job on the same device, a slow disk, or the input pipeline.",
-        )
+    slow = _slow(job)
+    if slow is not None:
+        return "slow", slow
     return "running", Finding("ok", f"running: step {whole(job.step)}")
+
+
+def _slow(job: Job) -> Finding | None:
+    factor = slowdown(job)
+    if factor is None or factor < SLOW_FACTOR:
+        return None
+    return Finding(
+        "warning",
+        f"slow: steps take {number(factor, 2)} × as long as this run's own median",
+        "Look for another job on the same device, a slow disk, or the input pipeline.",
+    )
 
 
 def stall_limit(job: Job) -> float:

@@ -95,10 +95,12 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--pairs", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=20.0, help="of each training")
+    parser.add_argument("--only", choices=[*MODELS], help="one of the models")
     parser.add_argument("--json", metavar="FILE")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as runs:
-        rows = [cost(name, args.pairs, args.seconds, runs) for name in MODELS]
+        names = [args.only] if args.only else [*MODELS]
+        rows = [cost(name, args.pairs, args.seconds, runs) for name in names]
     backend = os.environ["KERAS_BACKEND"]
     print(f"{backend}: numerics at the default schedule, {args.pairs} interleaved pairs each")
     head = ("model", "step", "looks", "a look", "share", "most", "wall")

@@ -81,7 +81,7 @@ def of_kind(records, kind) -> list:
 
 
 WAYS = {
-    "torch": [{}],
+    "torch": [{}, {"jit_compile": True}],
     "tensorflow": [
         {},
         {"steps_per_execution": 4},
@@ -92,15 +92,24 @@ WAYS = {
 }[os.environ["KERAS_BACKEND"]]
 
 
-# Each way with one interval, each interval with one way; all of them in `make test-all`.
+# Each way with one interval, each interval with one way; all of them in `make test-all`, and there
+# the ways of torch's compiler, which takes its time.
 CASES = [
-    pytest.param(way, every, marks=[] if way == 0 or every == 7 else [pytest.mark.slow])
+    pytest.param(
+        way,
+        every,
+        marks=[pytest.mark.slow]
+        if way and (every != 7 or os.environ["KERAS_BACKEND"] == "torch")
+        else [],
+    )
     for way in range(len(WAYS))
     for every in (1, 7, 1000, "auto")
+    if way == 0 or os.environ["KERAS_BACKEND"] != "torch" or every in (7, "auto")
 ]
 
 
 @pytest.mark.parametrize(("way", "every"), CASES)
+@pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")  # the compiler's
 def test_every_planted_skip_is_in_the_journal(keras, backend, tmp_path, way, every):
     steps = 50
     rng = np.random.default_rng(way + 10 * (every if every != "auto" else 0))

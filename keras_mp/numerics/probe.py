@@ -9,6 +9,7 @@ the view: gradients by exponent, and what a loss scale would save.
 import math
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 
 import keras
@@ -112,7 +113,7 @@ def look(
         twin = run(task)
     if own_zeros is not None and paths != twin.paths:
         own_zeros = None  # the model branches on its values: the passes cannot be compared
-    rows = _rows(model, twin, applied, own_zeros, owners(structure))
+    rows = _rows(model, twin, applied, own_zeros, structure)
     return Probe(
         rows=tuple(rows),
         format=get_format(format).name,
@@ -136,8 +137,10 @@ def _own_pass(task: Task, drawing: list[Any]) -> tuple[list[Any], Any, list[str]
 
 
 def _rows(
-    model: Any, twin: Pass, scale: float, own_zeros: list[Any] | None, owner: dict[int, str]
+    model: Any, twin: Pass, scale: float, own_zeros: list[Any] | None, structure: Structure
 ) -> list[Row]:
+    owner = owners(structure)
+    dtypes = {p.path: p.layer.compute_dtype for p in structure.places if p.parent is not None}
     wanted: list[tuple[Kind, str, str | None, Any, float]] = []
     for path, tensor in zip(twin.paths, twin.activations, strict=True):
         wanted.append(("activation", path, None, tensor, 1.0))
@@ -162,15 +165,14 @@ def _rows(
         known = merged.get(key)
         if known is not None:  # a layer that is called several times
             histogram, norm = known.histogram + histogram, math.hypot(known.norm or 0.0, norm)
-        merged[key] = Row(path, kind, histogram, variable, norm, divisor)
+        merged[key] = Row(path, kind, histogram, variable, norm, divisor, dtype=dtypes.get(path))
     return [_with_underflow(row, missing.get(key)) for key, row in merged.items()]
 
 
 def _with_underflow(row: Row, missing: float | None) -> Row:
     if missing is None or not row.histogram.total:
         return row
-    share = missing / row.histogram.total
-    return Row(row.layer, row.tensor, row.histogram, row.variable, row.norm, row.scale, share)
+    return replace(row, underflow=missing / row.histogram.total)
 
 
 def _underflows(twin: Pass, own_zeros: list[Any] | None) -> list[int] | None:

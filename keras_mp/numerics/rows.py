@@ -26,6 +26,8 @@ class Row:
         scale: What gradients are multiplied by before a format sees them; 1 for activations.
         underflow: Share that the model's own float16 pass made zero though float32 did not; None
             where the model does not compute in float16.
+        dtype: What the layer computes in, such as "float32" for one kept out of float16; None where
+            that is not known (a function between layers).
     """
 
     layer: str
@@ -35,6 +37,7 @@ class Row:
     norm: float | None = None
     scale: float = 1.0
     underflow: float | None = None
+    dtype: str | None = None
 
     @property
     def name(self) -> str:
@@ -60,6 +63,7 @@ class Row:
             layer=self.layer,
             tensor=self.tensor,
             variable=self.variable,
+            dtype=self.dtype,
             histogram={str(e): n for e, n in h.exponents.items()},
             values=h.total,
             zeros=h.zeros,
@@ -104,6 +108,7 @@ class Row:
             record.norm,
             record.scale if record.scale else 1.0,
             record.underflow,
+            record.dtype,
         )
 
 
@@ -162,8 +167,11 @@ class Probe:
 
     @property
     def lost(self) -> float | None:
-        """Share of all non-zero activation gradients that the format loses; None without any."""
-        return lost_share(self.of("gradient"), self.format, self.scale)
+        """Share of all non-zero activation gradients that the format loses; None without any.
+
+        As with all that is told of the whole model: of a mixed one, float32 layers are left out.
+        """
+        return lost_share(in_half(self.of("gradient")), self.format, self.scale)
 
     @property
     def underflow(self) -> float | None:
@@ -178,7 +186,7 @@ class Probe:
     @property
     def largest_scale(self) -> float:
         """The largest loss scale with which no gradient of this batch overflows the format."""
-        return largest_scale(self.gradients, self.format)
+        return largest_scale(in_half(self.gradients), self.format)
 
     def __str__(self) -> str:
         from keras_mp.numerics.table import as_text
@@ -193,6 +201,15 @@ class Probe:
 
     def _repr_svg_(self) -> str:
         return self.svg()
+
+
+def in_half(rows: Iterable[Row]) -> list[Row]:
+    """The rows that are in half precision, or would be: all, where none is.
+
+    A layer that is kept in float32 loses nothing to float16, and overflows nothing.
+    """
+    every = list(rows)
+    return [row for row in every if row.dtype != "float32"] or every
 
 
 def lost_share(rows: Iterable[Row], fmt: "str | Format", scale: float) -> float | None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from keras_mp.numerics.formats import FORMATS
-from keras_mp.numerics.rows import Row, largest_scale
+from keras_mp.numerics.rows import Row, in_half, largest_scale
 from keras_mp.scaling.state import ScaleConfig
 
 if TYPE_CHECKING:
@@ -175,7 +175,7 @@ def _looks(numerics: "Iterable[Numerics]") -> list[list[Row]]:
     by_step: dict[int, list[Row]] = {}
     for record in numerics:
         by_step.setdefault(record.step, []).append(Row.of_record(record))
-    return [by_step[step] for step in sorted(by_step)]
+    return [in_half(by_step[step]) for step in sorted(by_step)]
 
 
 def _dynamic(job: "Job", static: ScaleRange | None) -> Dynamic | None:

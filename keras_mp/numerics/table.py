@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 
 from keras_mp.numerics.formats import get_format
-from keras_mp.numerics.rows import Probe, Row
+from keras_mp.numerics.rows import Probe, Row, in_half
 from keras_mp.telemetry.format import number, pad, power_of_two, share, width
 
 UNKNOWN = "–"
@@ -36,9 +36,15 @@ def _layers(probe: Probe) -> str:
     head = ["layer", "max |x|", "room", "max |grad|", "room", "zero", "lost", "subnormal"]
     if not gradients:
         head = [*head[:3], "zero", "lost", "subnormal"]
+    mixed = len({row.dtype for row in probe.of("activation") if row.dtype}) > 1
     lines = []
     for row in probe.of("activation"):
-        line = [row.layer, number(row.histogram.largest, 3), _room(row, probe)]
+        line = [
+            row.layer,
+            *([row.dtype or ""] if mixed else []),
+            number(row.histogram.largest, 3),
+            _room(row, probe),
+        ]
         shown: Row | None = gradients.get(row.layer) if gradients else row
         if gradients:
             line += [number(shown.histogram.largest, 3), _room(shown, probe)] if shown else ["", ""]
@@ -46,6 +52,7 @@ def _layers(probe: Probe) -> str:
         if measured:
             line.append(share(shown.underflow) if shown else "")
         lines.append(line)
+    head[1:1] = ["dtype"] if mixed else []
     return _aligned([*head, *(["underflow"] if measured else [])], lines)
 
 
@@ -84,7 +91,8 @@ def _summary(probe: Probe) -> list[str]:
             )
         elif limit == 0:
             lines.append("some gradients are not finite even in float32: no scale helps")
-    over = [r for r in probe.of("activation") if r.shares(probe.format).overflow > 0]
+    outputs = in_half(probe.of("activation"))
+    over = [row for row in outputs if row.shares(probe.format).overflow > 0]
     if over:
         names = ", ".join(row.layer for row in over[:5])
         lines.append(f"activations overflow {probe.format} in {names}: keep these in float32")

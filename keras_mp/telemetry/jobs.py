@@ -300,7 +300,7 @@ class Job:
                 if key in self.numerics or len(self.numerics) < MAX_LAYERS:
                     self.numerics[key] = record
                     self.layer_shares.append(key, record)
-                if lead and record.tensor != "activation" and record.largest:
+                if lead and self._limits_scale(record):
                     self._limit(record)
             case r.Alert():
                 self.alerts.append(record)
@@ -362,6 +362,12 @@ class Job:
         names = ("device_allocated", "device_peak", "device_reserved", "process_resident")
         values = {n: getattr(record, n) for n in names}
         self.memories.append(record.step, record.time, values)
+
+    def _limits_scale(self, record: r.Numerics) -> bool:
+        """A gradient that overflows at a large scale: not one of a float32 layer in a mixed job."""
+        mixed = self.policy in ("mixed_float16", "float16")
+        in_float16 = not (mixed and record.dtype == "float32")
+        return record.tensor != "activation" and bool(record.largest) and in_float16
 
     def _limit(self, record: r.Numerics) -> None:
         """The largest scale that the tensors of one step bear is that of the one with the least."""

@@ -3,7 +3,7 @@
 import math
 from weakref import WeakKeyDictionary
 
-from keras_mp.numerics.rows import Row, largest_scale, lost_share
+from keras_mp.numerics.rows import Row, in_half, largest_scale, lost_share
 from keras_mp.numerics.suggest import best_scale
 from keras_mp.telemetry.format import power_of_two, share
 from keras_mp.telemetry.jobs import Job
@@ -23,7 +23,7 @@ def number_findings(job: Job) -> list[tuple[str, str, str]]:
     key = (last, len(records), records[-1].time)
     known = _FOUND.get(job)
     if known is None or known[0] != key:
-        rows = [Row.of_record(n) for n in records]
+        rows = in_half(Row.of_record(n) for n in records)
         known = _FOUND[job] = (key, [*_lost(rows), *_outputs(rows)])
     return list(known[1])
 

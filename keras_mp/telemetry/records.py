@@ -182,6 +182,7 @@ class Numerics:
         tensor: The layer's output, the gradient of the loss with respect to it, or the gradient of
             one of its variables.
         variable: Of a "weight_gradient": the variable's path; None otherwise.
+        dtype: What the layer computes in; None where that is not known.
         histogram: floor(log2 |x|) of finite, non-zero values -> their count.
         values: How many there are. zeros, infinities, nans: Those not in the histogram.
         format: Such as "float16". scale: The loss scale of the step; 1 for activations.
@@ -199,6 +200,7 @@ class Numerics:
     layer: str
     tensor: Literal["activation", "gradient", "weight_gradient"]
     variable: str | None = None
+    dtype: str | None = None
     histogram: dict[str, int] = field(default_factory=dict)
     values: int | None = None
     zeros: int | None = None

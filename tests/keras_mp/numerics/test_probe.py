@@ -290,6 +290,33 @@ def test_activations_alone_and_what_overflows_in_them(keras):
 
 
 @slow_on_jax
+def test_layers_kept_in_float32_lose_nothing(keras):
+    keras.config.set_dtype_policy("mixed_float16")
+    model = keras.Sequential(
+        [
+            keras.Input((16,)),
+            keras.layers.Dense(8, name="half"),
+            keras.layers.Dense(4, name="head", dtype="float32"),
+            keras.layers.Rescaling(1e6, name="huge", dtype="float32"),
+        ]
+    )
+    x, y = data()
+
+    def loss(y, y_pred):  # the gradient of huge's output is 2**-30, of head's 1e6 * 2**-30
+        return keras.ops.sum(y_pred) * 2.0**-30
+
+    found = keras_mp.probe(model, (x, y), loss=loss)
+    assert {row.layer: row.dtype for row in found.of("activation")} == {
+        "half": "float16", "head": "float32", "huge": "float32"}  # fmt: skip
+    huge = found.get("huge")
+    assert huge.shares().lost == 1.0 and huge.underflow == 0.0
+    assert found.lost == 0.0  # what a float16 layer sees
+    assert "overflow float16" not in str(found)  # though huge's outputs would
+    assert found.get("huge", "activation").shares().overflow > 0
+    assert "dtype" in str(found)
+
+
+@slow_on_jax
 def test_the_scale_is_that_of_the_optimizer(keras):
     x, y = data()
     model = keras.Sequential([keras.Input((16,)), keras.layers.Dense(4)])

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -83,6 +84,22 @@ def test_layers_that_float16_cannot_serve_are_named():
     assert {layer.path for layer in found.layers} == {"deep", "wide"}
     assert "65,504" in next(layer.why for layer in found.layers if layer.path == "wide")
     assert found.looks == 1
+
+
+def test_layers_that_are_in_float32_already_need_no_advice():
+    wide = row(np.full(9, 1e6), "wide", "activation")
+    tiny = row(np.full(100, 2.0**-45), "deep")
+    fine = row(np.full(100, 2.0**-3), "body")
+    for dtype, named in (
+        (None, {"wide", "deep"}),
+        ("float32", set()),
+        ("float16", {"wide", "deep"}),
+    ):
+        rows = [replace(one, dtype=dtype) for one in (wide, tiny)]
+        rows.append(replace(fine, dtype="float16"))
+        records = [r.Start(time=0.0), *(one.to_record(1, 1.0) for one in rows)]
+        found = suggest([*records, r.Step(step=1, time=1.0, loss=1.0)])
+        assert {layer.path for layer in found.layers} == named
 
 
 def test_lost_work_of_a_resumed_run_advises_nothing():

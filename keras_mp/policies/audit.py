@@ -8,6 +8,8 @@ import keras
 
 from keras_mp.policies import worth
 from keras_mp.policies.categories import is_a
+from keras_mp.policies.classes import gives_float32
+from keras_mp.policies.compiled import half_losses, last_axis, wrong_metrics
 from keras_mp.policies.detect import device_of
 from keras_mp.policies.hardware import Device
 from keras_mp.policies.hazards import Circumstances, hazard
@@ -118,10 +120,24 @@ def audit(
             severity: Severity = "warning" if reason.code in _ROUNDING else "error"
             findings.append(Finding(severity, place.path, reason.code, reason.sentence, plan_it))
     findings += _slow(structure, where, own, {finding.layer for finding in findings})
+    findings += _compiled(model, structure, name)
     if name is None:
         findings += _optimizer(model, structure)
     order = {"error": 0, "warning": 1}
     return AuditReport(tuple(sorted(findings, key=lambda finding: order[finding.severity])))
+
+
+def _compiled(model: Any, structure: Structure, name: str | None) -> Iterator[Finding]:
+    """Metrics and losses that cannot take what the model gives, with ours in their place."""
+    policy = None if name is None else keras.DTypePolicy(name).compute_dtype
+    wrong = list(half_losses(model))
+    for place in structure.places:
+        half = policy or place.layer.compute_dtype
+        if place.output and not place.children and half in HALF and not gives_float32(place.layer):
+            wrong += wrong_metrics(model, half, last_axis(model))
+            break
+    for one in wrong:
+        yield Finding("error" if one.error else "warning", "", one.code, one.why, one.fix)
 
 
 def _own_policy(layer: Any) -> str:

@@ -5,7 +5,7 @@ from typing import Any
 
 import keras
 
-from keras_mp.policies import worth
+from keras_mp.policies import mixing, worth
 from keras_mp.policies.classes import (
     HEAD,
     KERAS,
@@ -119,6 +119,9 @@ class _Planner:
             free = {row.path for row in rows if row.code in _USUAL}
             small = worth.too_small(structure, {row.path: row.policy for row in rows}, free)
             rows = [_in_float32(row, small.get(row.path)) for row in rows]
+            policies = {row.path: row.policy for row in rows}
+            joined = mixing.one_dtype(structure, policies, {row.path: row.code for row in rows})
+            rows = [_changed(row, *joined.get(row.path, (row.policy, None))) for row in rows]
         pairs = zip(rows, structure.places, strict=True)
         return tuple(self._with_class(row, place) for row, place in pairs)
 
@@ -223,6 +226,10 @@ def _replaced(model: Any) -> frozenset[str]:
 
 
 def _in_float32(row: Row, reason: Reason | None) -> Row:
+    return _changed(row, "float32", reason)
+
+
+def _changed(row: Row, policy: str, reason: Reason | None) -> Row:
     if reason is None:
         return row
-    return dataclasses.replace(row, policy="float32", code=reason.code, reason=reason.sentence)
+    return dataclasses.replace(row, policy=policy, code=reason.code, reason=reason.sentence)

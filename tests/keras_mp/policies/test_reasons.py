@@ -470,6 +470,71 @@ class TestNoKernel:
         assert "no-kernel" not in codes(self.build(), "mixed_bfloat16")
 
 
+class TestOneDtype:
+    """A user's own code that joins a half-precision value and a float32 one by an operator."""
+
+    X = np.ones((2, 8), "float32")
+
+    def block(self, join):
+        class Block(layers.Layer):
+            def __init__(self):
+                super().__init__(name="block")
+                self.body, self.unit = layers.Dense(8, name="body"), layers.UnitNormalization()
+
+            def call(self, inputs):
+                return join(inputs, self.unit(self.body(inputs)))
+
+        return functional(keras.Input((8,)), layers.Dense(8), Block(), layers.Dense(1))
+
+    @pytest.mark.skipif(BACKEND != "tensorflow", reason="torch and jax promote")
+    def test_it_changes_whether_it_runs(self):
+        model = self.block(lambda a, b: a + b)
+        exact = numbers(model(self.X))
+        planned = plan(model, "mixed_float16")
+        changed = [row.path for row in planned if row.code == "one-dtype"]
+        assert changed == ["block", "block/body"]
+        assert {planned[path].policy for path in changed} == {"float32"}
+        planned.apply(model)
+        assert numbers(model(self.X)) == pytest.approx(exact, abs=1e-2)
+        rules = dict.fromkeys(changed, "mixed_float16")
+        plan(model, "mixed_float16", rules=rules).apply(model)
+        with pytest.raises(Exception, match=r"does not match type|expected to be a"):
+            model(self.X)
+
+    @pytest.mark.skipif(BACKEND != "tensorflow", reason="torch and jax promote")
+    def test_a_result_that_is_only_rounded_gives_way_first(self):
+        """Half precision for what was float32 as an output costs digits, not the model."""
+
+        class Net(keras.Model):
+            def __init__(self):
+                super().__init__()
+                self.body, self.end = layers.Dense(8, name="body"), layers.Dense(8, name="end")
+
+            def call(self, inputs):
+                hidden = self.body(inputs)
+                return hidden + self.end(hidden)
+
+        model = Net()
+        model(self.X)
+        planned = plan(model, "mixed_bfloat16")
+        assert (planned["end"].code, planned["end"].policy) == ("one-dtype", "mixed_bfloat16")
+        planned.apply(model)
+        assert np.isfinite(model.predict(self.X, verbose=0)).all()
+        kept = plan(model, "mixed_bfloat16", rules={"end": "float32"})  # the others follow a rule
+        assert (kept["end"].code, kept["body"].code) == ("rule", "one-dtype")
+        assert kept["body"].policy == "float32"
+        rules = {"end": "float32", "body": "mixed_bfloat16"}
+        plan(model, "mixed_bfloat16", rules=rules).apply(model)
+        with pytest.raises(Exception, match=r"does not match type|expected to be a"):
+            model(self.X)
+
+    def test_it_is_not_given_where_dtypes_are_promoted_or_agree(self):
+        assert "one-dtype" not in codes(self.block(lambda a, b: ops.add(a, b)), "mixed_float16")
+        assert "one-dtype" not in codes(self.block(lambda a, b: a + b), "mixed_bfloat16")
+        given = "one-dtype" in codes(self.block(lambda a, b: a + b), "mixed_float16")
+        assert given == (BACKEND == "tensorflow")
+
+
 @pytest.mark.skipif(BACKEND != "torch", reason="the layer is torch's")
 class TestForeign:
     def build(self):

@@ -171,9 +171,16 @@ class Job:
 
     @property
     def useful_steps_per_second(self) -> float | None:
-        """Steps a second without the skipped ones."""
-        rate, share = self.steps_per_second, self.skipped_share
-        return None if rate is None else rate * (1.0 - (share or 0.0))
+        """Recent steps a second without the skipped ones."""
+        rate, skipped, step = self.steps_per_second, self.series["skipped"], self.series["step"]
+        if rate is None:
+            return None
+        # Over the windows that the rate is of; a restart may have set the count back.
+        first = max(0, len(step) - 6)
+        steps = step[-1] - step[first]
+        lost = skipped[-1] - skipped[first] if steps else math.nan
+        share = lost / steps if lost >= 0 else self.skipped_share or 0.0
+        return rate * (1.0 - min(1.0, share))
 
     @property
     def tokens_per_second(self) -> float | None:

@@ -38,8 +38,9 @@ MIN_INTERVAL, MAX_INTERVAL = 0.25, 10.0
 COST_FACTOR = 300.0
 # A look costs the processor time that it takes. While the host only waits for the device, the
 # device works: that is training; what it costs is the gap until the host has handed out work again,
-# taken as a tenth of the wait.
-WAIT_COST = 0.1
+# taken as a tenth of the wait. On a CPU the host is the device: a wait is time that others took, as
+# they would have taken it from the training.
+WAIT_COST, WAIT_COST_ON_CPU = 0.1, 1.0
 MEMORY_SECONDS = 2.0
 # Validation writes no steps: a sign of life at least this often keeps it from looking stalled.
 HEARTBEAT_SECONDS = 5.0
@@ -100,6 +101,7 @@ class Recorder:
         self._source: Source | None = None
         self._backend: str | None = None
         self.compiles = CompileWatch(None)
+        self._wait_cost = WAIT_COST
         self._longest = 1
         self._next_look, self._most = 0.0, 1
         self._last_wall = time.time()
@@ -120,6 +122,7 @@ class Recorder:
         self._source, self._backend, self.step = source, meta.backend, base
         self.pace.expect_compiling()
         self.compiles = CompileWatch(meta.backend)
+        self._wait_cost = WAIT_COST_ON_CPU if meta.device == "cpu" else WAIT_COST
         self._longest = longest
         self._last_wall = time.time()
         self._next_look, self._most = 0.0, 1
@@ -192,7 +195,7 @@ class Recorder:
         self.compiles.forget()
         now = time.perf_counter()
         work = time.thread_time() - worked
-        cost = work + WAIT_COST * max(0.0, now - began - work)
+        cost = work + self._wait_cost * max(0.0, now - began - work)
         self._plan_look(now, cost)
         return reading
 

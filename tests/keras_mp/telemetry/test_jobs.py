@@ -187,3 +187,16 @@ def test_tokens_and_the_share_of_waiting_are_of_the_last_windows():
     assert (job.tokens_per_second, job.input_share) == (70.0, 0.25)
     assert Job("b").tokens_per_second is None and Job("b").input_share is None
     assert "input_share" in job.series.columns and "input_share" not in Job("b").series.columns
+
+
+def test_useful_steps_are_those_of_now_without_the_skipped_ones():
+    job = Job("a")
+    for window in range(1, 21):  # ten steps a second; from the tenth window on four of five skipped
+        skipped = max(0, window - 10) * 8
+        job.apply(r.Step(step=10 * window, time=float(window), steps=10, seconds=1.0,
+                         skipped=skipped, applied=10 * window - skipped, scale=1.0))  # fmt: skip
+    assert job.steps_per_second == 10.0 and job.skipped_share == pytest.approx(0.4)
+    assert job.useful_steps_per_second == pytest.approx(2.0)
+    plain = Job("b")
+    plain.apply(r.Step(step=10, time=1.0, steps=10, seconds=1.0))
+    assert plain.useful_steps_per_second == 10.0  # nothing is known of skips: there is no scale

@@ -13,7 +13,11 @@ from keras_mp.telemetry.runs import RunsFolder
 from keras_mp.telemetry.tail import JournalFile
 
 pytestmark = pytest.mark.backend
-slow_on_jax = pytest.mark.slow if os.environ.get("KERAS_BACKEND") == "jax" else lambda test: test
+# jax compiles each look, TensorFlow runs it without its graph: seconds a test. What no backend can
+# change is tested on torch.
+BACKEND = os.environ.get("KERAS_BACKEND", "torch")
+slow_on_jax = pytest.mark.slow if BACKEND == "jax" else lambda test: test
+slow_off_torch = pytest.mark.slow if BACKEND != "torch" else lambda test: test
 
 BATCH = 8
 
@@ -113,7 +117,7 @@ def test_training_is_the_same_bit_for_bit_and_the_records_are_of_the_batch_train
     assert total + shares.overflow == pytest.approx(1.0)
 
 
-@slow_on_jax
+@slow_off_torch
 def test_a_row_survives_its_record(keras, tmp_path):
     fit(keras, tmp_path, {"every": 3})
     for record in numerics_of(tmp_path):
@@ -121,7 +125,7 @@ def test_a_row_survives_its_record(keras, tmp_path):
         assert again == record
 
 
-@slow_on_jax
+@slow_off_torch
 def test_the_job_knows_the_largest_scale(keras, tmp_path):
     fit(keras, tmp_path, {"every": 3})
     folder = RunsFolder(tmp_path)
@@ -137,7 +141,7 @@ def test_the_job_knows_the_largest_scale(keras, tmp_path):
     }
 
 
-@slow_on_jax
+@slow_off_torch
 def test_between_looks_nothing_is_left_on_the_model(keras, tmp_path):
     class Watch(keras.callbacks.Callback):
         functions = ()
@@ -161,7 +165,7 @@ def test_off_is_off(keras, tmp_path):
     assert monitor._inside is None
 
 
-@slow_on_jax
+@slow_off_torch
 def test_a_look_that_fails_is_said_once_and_training_goes_on(keras, tmp_path, caplog):
     class Odd(keras.Sequential):
         def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
@@ -250,7 +254,7 @@ def test_wrong_options_are_said(keras):
         keras_mp.Monitor("runs", numerics={"evry": 5})
 
 
-@slow_on_jax
+@slow_off_torch
 def test_a_loop_of_ones_own_adds_probes_and_is_told_of_alerts(keras, tmp_path):
     model, told = compiled(keras), []
     x, y = data(4)

@@ -89,7 +89,7 @@ def test_throughput_comes_from_the_windows_and_not_from_a_compiling_one():
                          scale=1.0, skipped=i, applied=1 + 9 * i))  # fmt: skip
     assert job.samples_per_second == pytest.approx(640)
     assert job.steps_per_second == pytest.approx(20)
-    assert job.useful_steps_per_second == pytest.approx(20 * (1 - 6 / 61))
+    assert job.useful_steps_per_second == pytest.approx(20 * (1 - 5 / 50))
 
 
 def test_eta_comes_from_the_recent_wall_clock(simulation):

@@ -1,11 +1,15 @@
 """What the dashboard costs while it watches: CPU, lag, first paint, memory, bytes to the terminal.
 
     python benchmarks/dashboard.py [--jobs 200 20 1] [--rate 20] [--seconds 20] [--json FILE]
+                                   [--leet PYTHON]
 
 A second process writes the journals (``--rate`` records a second and job, in steps of a tenth of a
 second); the dashboard runs in a pseudo-terminal of 160 x 45 with three charts, and a key is pressed
 now and then. CPU is the dashboard's own processor time over wall time, so that a busy machine does
 not change it; lag is how late its event loop wakes, which a busy machine does change.
+
+``--leet`` names a Python that has wandb: W&B LEET's first paint is then measured by turns with ours,
+each on three runs of 5,000 steps, from the command to the frame with the runs and their charts.
 """
 
 import argparse
@@ -13,6 +17,7 @@ import fcntl
 import json
 import os
 import pty
+import re
 import select
 import signal
 import statistics
@@ -22,6 +27,7 @@ import sys
 import tempfile
 import termios
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 COLUMNS, ROWS = 160, 45
@@ -119,15 +125,15 @@ def watch(runs: str, report: str) -> None:
 
 
 class Screen:
-    """The dashboard in a pseudo-terminal."""
+    """A program in a pseudo-terminal."""
 
-    def __init__(self, runs: str, report: str):
+    def __init__(self, *command: str):
         self.sent = 0
         self.started = time.monotonic()
         self.pid, self.fd = pty.fork()
         if self.pid == 0:
             os.environ["TERM"] = "xterm-256color"
-            os.execv(sys.executable, [sys.executable, __file__, "--watch", runs, report])
+            os.execv(command[0], command)
         fcntl.ioctl(self.fd, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
 
     def read(self, seconds: float, until: bytes | None = None) -> float:
@@ -179,7 +185,7 @@ def measure(jobs: int, rate: float, seconds: float) -> dict[str, float]:
         try:
             if writer.stdout is None or not writer.stdout.readline():
                 raise RuntimeError("the writer has not started")
-            screen = Screen(runs, report)
+            screen = Screen(sys.executable, __file__, "--watch", runs, report)
             painted = screen.read(20.0, until=b"quit")
             rows = screen.read(20.0, until=b"job-0")
             while not Path(f"{report}.ready").exists():
@@ -220,6 +226,87 @@ def measure(jobs: int, rate: float, seconds: float) -> dict[str, float]:
     }
 
 
+ESCAPES = re.compile(rb"\x1b(\[[0-?]*[ -/]*[@-~]|[\]PX^_].*?(\x1b\\|\x07)|[@-Z\\-_])", re.S)
+LEET_RUNS = """
+import os, random, sys, wandb
+for number in range(3):
+    run = wandb.init(project="p", name=f"run{number}", mode="offline", dir=sys.argv[1])
+    for step in range(5000):
+        values = {"loss": 2 / (1 + step / 500) + random.random() / 100, "scale": 65536.0}
+        run.log(values | {"samples_per_second": 1000 + random.random() * 10}, step=step)
+    run.finish()
+"""
+
+
+def paint_time(words: Sequence[str], *command: str) -> float:
+    """Seconds from the command until its screen has shown all of ``words``."""
+    screen = Screen(*command)
+    seen = b""
+    try:
+        while time.monotonic() - screen.started < 30:
+            if select.select([screen.fd], [], [], 0.02)[0]:
+                data = os.read(screen.fd, 1 << 16)
+                seen += data
+                # LEET asks the terminal what it is, and waits for the answer.
+                if b"\x1b[c" in data or b"\x1b[6n" in data or b"\x1b]11;?" in data:
+                    screen.press(b"\x1b]11;rgb:0000/0000/0000\x1b\\\x1b[1;1R\x1b[?62c")
+                text = ESCAPES.sub(b"", seen).decode(errors="replace")
+                if all(word in text for word in words):
+                    return time.monotonic() - screen.started
+        raise TimeoutError(f"{words} did not appear within 30 s")
+    finally:
+        os.kill(screen.pid, signal.SIGKILL)
+        os.waitpid(screen.pid, 0)
+        os.close(screen.fd)
+
+
+def finished_runs(runs: str, jobs: int, steps: int) -> None:
+    """Journals of jobs that are over."""
+    code = f"import dashboard; dashboard.write_finished({runs!r}, {jobs}, {steps})"
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parent)
+
+
+def write_finished(runs: str, jobs: int, steps: int) -> None:
+    from keras_mp.telemetry.journal import JournalWriter
+    from keras_mp.telemetry.process import HOST
+    from keras_mp.telemetry.records import End, Meta, Step
+
+    now = time.time() - steps
+    for number in range(jobs):
+        writer = JournalWriter(Path(runs) / f"run{number}")
+        meta = Meta(run_id=f"run{number}", name=f"run{number}", started=now, host=HOST, pid=1)
+        writer.start(meta)
+        for step in range(1, steps + 1):
+            loss = 2 / (1 + step / 500) + (step * 7919 % 100) / 10000
+            pace = {"samples": 1000 + step % 10, "seconds": 1.0}
+            writer.write(Step(step=step, time=now + step, loss=loss, scale=65536.0, **pace))
+        writer.write(End(step=steps, time=now + steps, status="done"))
+
+
+def first_paints(leet: str | None, times: int = 7) -> dict[str, float]:
+    """Median seconds to the first frame with data; by turns, so that load meets both alike."""
+    ours = [sys.executable, "-c", "import sys; from keras_mp.cli import main; main(sys.argv[1:])"]
+    told: dict[str, list[float]] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        finished_runs(f"{folder}/few", 3, 5000)
+        finished_runs(f"{folder}/many", 200, 1000)
+        if leet:
+            command = [leet, "-c", LEET_RUNS, folder]
+            quiet = os.environ | {"WANDB_SILENT": "true"}
+            subprocess.run(command, check=True, env=quiet, stdout=subprocess.DEVNULL)
+        for _ in range(times):
+            for name, runs in (("3 runs", "few"), ("200 runs", "many")):
+                words = ("samples/s", "run2", "loss", "quit")
+                seconds = paint_time(words, *ours, "monitor", f"{folder}/{runs}")
+                told.setdefault(name, []).append(seconds)
+            if leet:
+                words = ("offline-run-", "loss", "└")
+                executable = str(Path(leet).with_name("wandb"))
+                seconds = paint_time(words, executable, "leet", f"{folder}/wandb")
+                told.setdefault("LEET, 3 runs", []).append(seconds)
+    return {name: round(statistics.median(seconds), 2) for name, seconds in told.items()}
+
+
 def chart_time() -> float:
     """Milliseconds to draw a chart of a million points in 120 x 30 cells, the best of ten."""
     import numpy as np
@@ -243,6 +330,7 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, nargs="+", default=[200, 20, 1])
     parser.add_argument("--rate", type=float, default=20.0, help="records a second and job")
     parser.add_argument("--seconds", type=float, default=20.0)
+    parser.add_argument("--leet", metavar="PYTHON", help="a Python that has wandb")
     parser.add_argument("--json", metavar="FILE")
     args = parser.parse_args()
     results = []
@@ -256,10 +344,13 @@ def main() -> None:
             flush=True,
         )
     chart = chart_time()
+    paints = first_paints(args.leet)
+    print("first frame with data:", ", ".join(f"{k} {v} s" for k, v in paints.items()))
     load = os.getloadavg()[0]
     print(f"a chart of 10^6 points: {chart} ms; load of the machine now: {load:.1f}")
     if args.json:
         content = {"results": results, "chart_ms": chart, "load": load, "rate": args.rate}
+        content["first_paint_s"] = paints
         Path(args.json).write_text(json.dumps(content, indent=1) + "\n")
 
 

@@ -6,7 +6,7 @@ draw it. Nothing here imports Keras or a backend.
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual import events
 from textual.app import App
@@ -18,24 +18,29 @@ from keras_mp.telemetry.health import Alive
 from keras_mp.telemetry.process import is_alive
 from tui import export, look, themes
 from tui.clock import Clock, WallClock
-from tui.commands import MonitorCommands
 from tui.devices import DeviceReader
 from tui.feed import Feed
 from tui.keys import EVERYWHERE, bindings
 from tui.messages import Looked
 from tui.reader import Reader, place_name
 from tui.screens.base import ShownScreen
-from tui.screens.compare import CompareScreen
-from tui.screens.devices import DevicesScreen
 from tui.screens.help import HelpScreen
-from tui.screens.job import JobScreen
 from tui.screens.jobs import JobsScreen
-from tui.screens.numerics import NumericsScreen
-from tui.screens.replay import ReplayScreen
 from tui.screens.small import SmallScreen, too_small
-from tui.screens.what_if import WhatIfScreen
 from tui.settings import Settings, load
 from tui.snapshot import JobView, Snapshot
+
+if TYPE_CHECKING:
+    from textual.command import Provider
+
+# Screens other than the first are imported when they are opened, the palette when it is called:
+# a dashboard is judged by how soon it is there.
+
+
+def _commands() -> "type[Provider]":
+    from tui.commands import MonitorCommands
+
+    return MonitorCommands
 
 
 class MonitorApp(App[None]):
@@ -54,7 +59,7 @@ class MonitorApp(App[None]):
 
     TITLE = "keras-mp"
     CSS_PATH = Path(__file__).with_name("app.tcss")
-    COMMANDS: ClassVar = {MonitorCommands}
+    COMMANDS: ClassVar = {_commands}
     KEYS = EVERYWHERE
     BINDINGS: ClassVar[list[BindingType]] = [*bindings(KEYS)]
 
@@ -169,27 +174,37 @@ class MonitorApp(App[None]):
 
     def open_job(self, key: str, keys: list[str]) -> None:
         """All charts of one job; ``keys`` are its neighbours."""
+        from tui.screens.job import JobScreen
+
         self.push_screen(JobScreen(self._place, key, keys))
 
     def compare(self, keys: Sequence[str]) -> None:
         """Several jobs over one another."""
+        from tui.screens.compare import CompareScreen
+
         self.push_screen(CompareScreen(self._place, keys))
 
     def numerics(self, key: str, of: Callable[[], JobView | None] | None = None) -> None:
         """What a job's layers lose; ``of`` gives the job where it is not the live one."""
+        from tui.screens.numerics import NumericsScreen
+
         self.push_screen(NumericsScreen(self._place, key, of))
 
     def replay(self, job: JobView) -> None:
         """The job from its journal, at any moment."""
+        from tui.screens.replay import ReplayScreen
+
         self.push_screen(ReplayScreen(self._place, job))
 
     def what_if(self, job: JobView) -> None:
         """The job's skips under another setting of the loss scale."""
+        from tui.screens.what_if import WhatIfScreen
+
         self.push_screen(WhatIfScreen(self._place, job))
 
     def action_lab(self) -> None:
         """Number formats, a step, a scale and memory, to see and move."""
-        from tui.lab.screen import LabScreen  # only for those who want it
+        from tui.lab.screen import LabScreen
 
         if isinstance(self.screen, ShownScreen) and not isinstance(self.screen, LabScreen):
             job = self.screen.job
@@ -197,6 +212,8 @@ class MonitorApp(App[None]):
 
     def action_devices(self) -> None:
         """GPUs and memory."""
+        from tui.screens.devices import DevicesScreen
+
         there = isinstance(self.screen, ShownScreen) and not isinstance(self.screen, DevicesScreen)
         if there and self.snapshot is not None:
             self.push_screen(DevicesScreen(self._place))

@@ -4,13 +4,16 @@ import csv
 import io
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from keras_mp.telemetry.folders import folder_name
 from tui.job_columns import COLUMNS
-from tui.numerics import Tensor
 from tui.snapshot import JobView
+
+if TYPE_CHECKING:
+    from tui.numerics import Tensor
 
 
 def jobs_csv(jobs: Iterable[JobView]) -> str:
@@ -42,7 +45,7 @@ def compare_csv(jobs: Sequence[JobView]) -> str:
     return _csv(rows)
 
 
-def layers_csv(tensors: Sequence[Tensor], fmt: str, scale: float | None) -> str:
+def layers_csv(tensors: "Sequence[Tensor]", fmt: str, scale: float | None) -> str:
     """The numerics of a job's layers as the screen shows them."""
     rows: list[Sequence[str]] = [_LAYER_TITLES]
     for tensor in tensors:

@@ -6,6 +6,9 @@ from collections.abc import Callable
 from tui.reader import Reader
 from tui.snapshot import Snapshot
 
+# The first rows are there at once; the others follow a moment later.
+FIRST_LOOK = 0.03
+
 
 class Feed:
     """Looks at the journals ``fps`` times a second and hands each snapshot to ``post``.
@@ -30,6 +33,7 @@ class Feed:
         self._reader.close()
 
     def _run(self) -> None:
+        self._post(self._reader.look(FIRST_LOOK))
         while not self._stop.is_set():
             self._post(self._reader.look())
             # A long history is read in slices without a pause between them.

@@ -14,6 +14,8 @@ from tui.drawing.downsample import Floats
 from tui.job_columns import INPUT_BOUND
 from tui.snapshot import JobView, Table
 
+# A chart has as many line colours.
+MAX_COMPARED = 4
 # A gain below this is none: the pace of one and the same job varies by as much.
 NO_GAIN = 1.1
 # Steps that differ by less than this take equally long.

@@ -9,9 +9,10 @@ from pathlib import Path
 from keras_mp.telemetry.health import Alive, Verdict, verdict
 from keras_mp.telemetry.jobs import Job
 from keras_mp.telemetry.process import is_alive
+from keras_mp.telemetry.runs import RunsFolder
 from tui.clock import Clock, WallClock
 from tui.devices import NO_DEVICES, DeviceReader
-from tui.remote import RemoteRuns, open_places
+from tui.places import open_places
 from tui.skips import skips_of
 from tui.snapshot import JobView, Snapshot, Table, view
 
@@ -94,7 +95,9 @@ class Reader:
             if folder.error:
                 errors.append(folder.error)
             # What a host that is away did since cannot be judged: its jobs stay as they were.
-            heard = folder.last_heard if isinstance(folder, RemoteRuns) and folder.away else None
+            heard = None
+            if not isinstance(folder, RunsFolder) and folder.away:
+                heard = folder.last_heard
             for job in folder.jobs:
                 key = f"{path}\0{job.run_id}"
                 jobs[key] = self._view(key, path, job, heard)
@@ -121,7 +124,7 @@ class Reader:
         """End what runs for hosts elsewhere."""
         self._devices.close()
         for folder in self._folders.values():
-            if isinstance(folder, RemoteRuns):
+            if not isinstance(folder, RunsFolder):
                 folder.close()
 
     def _view(self, key: str, path: str, job: Job, heard: float | None = None) -> JobView:

@@ -8,24 +8,22 @@ known state, is tried again after a while, and never makes anybody wait.
 import contextlib
 import json
 import os
-import re
 import shlex
 import shutil
 import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container
 from pathlib import Path
 from typing import IO, Any
 
+from keras_mp.telemetry.event_runs import MARK
 from keras_mp.telemetry.folders import parse_events_file
 from keras_mp.telemetry.jobs import Job
-from keras_mp.telemetry.relay import FRAME_BYTES, MAX_META_BYTES, is_meta
+from keras_mp.telemetry.relay import FRAME_BYTES, MAX_META_BYTES, is_event_file, is_meta
 from keras_mp.telemetry.runs import RunsFolder
 
-# What ssh takes as a host: a name, user@name, or an alias of its own settings.
-_REMOTE = re.compile(r"^(?P<host>(?!-)[A-Za-z0-9_.@%-]+|\[[0-9a-fA-F:.]+\]):(?P<path>.+)$", re.S)
 SSH = (
     *("ssh", "-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10"),
     *(
@@ -41,14 +39,6 @@ FIRST_RETRY, LAST_RETRY = 1.0, 60.0
 # The relay speaks every two seconds; after this long without a word the host is called away.
 SILENT_SECONDS = 10.0
 MAX_HEAD_BYTES = 64 << 10
-
-
-def parse(place: str) -> tuple[str, str] | None:
-    """``(host, path)`` of ``host:path``; None for a folder of this machine."""
-    if os.path.exists(place):
-        return None
-    match = _REMOTE.match(place)
-    return (match["host"].strip("[]"), match["path"]) if match else None
 
 
 def command(host: str, path: str) -> list[str]:
@@ -207,8 +197,8 @@ class RemoteRuns:
         return said[-1] if said else reason or f"the connection ended (status {child.returncode})"
 
     def _have(self) -> dict[str, int]:
-        files = self._mirror.glob("*/events-*.jsonl")
-        return {f"{p.parent.name}/{p.name}": p.stat().st_size for p in files}
+        files = [*self._mirror.glob("*/events-*.jsonl"), *self._mirror.glob(f"**/*{MARK}*")]
+        return {p.relative_to(self._mirror).as_posix(): p.stat().st_size for p in files}
 
     def _receive(self, pipe: IO[bytes]) -> None:
         while not self._stop.is_set():
@@ -241,7 +231,7 @@ class RemoteRuns:
         if len(data) < size:
             return  # the connection broke within the frame: what arrived is asked for again
         path = self._place(name)
-        path.parent.mkdir(exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         if is_meta(path.name):
             scratch = path.with_name(f".{path.name}")
             scratch.write_bytes(data)
@@ -255,7 +245,10 @@ class RemoteRuns:
             file.write(data)
 
     def _place(self, name: str) -> Path:
-        """Where a file of the far end goes: a run's folder and a journal's name, nothing else."""
+        """Where a file of the far end goes: a run's folder and a journal's name, or another
+        program's event file in it or one folder deeper; nothing else."""
+        if is_event_file(name):
+            return self._mirror / name
         run, slash, file = name.partition("/")
         good = run not in ("", ".", "..") and "\0" not in name and "/" not in file
         if not slash or not good or not (parse_events_file(file) or is_meta(file)):
@@ -271,12 +264,3 @@ def _drain(pipe: IO[bytes] | None, into: list[bytes]) -> None:
         for line in pipe:
             into.append(line[:500])
             del into[:-5]
-
-
-def open_places(places: Sequence[str]) -> dict[str, RunsFolder | RemoteRuns]:
-    """Each place, opened: a folder of this machine, or one of another."""
-    opened: dict[str, RunsFolder | RemoteRuns] = {}
-    for place in places:
-        remote = parse(place)
-        opened[place] = RemoteRuns(*remote) if remote else RunsFolder(place)
-    return opened

@@ -15,7 +15,8 @@ from helpers.dashboard import last_time, row_of, screen_text
 from keras_mp.telemetry.relay import Relay
 from tui.app import MonitorApp
 from tui.clock import SetClock
-from tui.remote import RemoteRuns, command, parse
+from tui.places import parse
+from tui.remote import RemoteRuns, command
 
 FAKE = """#!{python}
 import os, subprocess, sys

@@ -19,7 +19,7 @@ from tui.drawing.text import fit
 from tui.job_columns import BY_KEY
 from tui.keys import COMPARE, EVERYWHERE, bindings, hints
 from tui.look import Look
-from tui.pair import compare
+from tui.pair import MAX_COMPARED, compare
 from tui.screens.base import ShownScreen
 from tui.snapshot import JobView
 from tui.widgets.chart_view import ChartView
@@ -28,7 +28,6 @@ from tui.widgets.lines import Lines
 from tui.widgets.status_line import StatusLine
 from tui.window import Span, Window
 
-MAX_JOBS = len(LINES)
 # (column, cells, cells in its short form)
 _COLUMNS = (
     *(("state", 9, 8), ("policy", 15, 8), ("step", 11, 9), ("loss", 9, 7), ("scale", 6, 5)),
@@ -82,7 +81,7 @@ class CompareScreen(ShownScreen):
 
     def __init__(self, place: str, keys: Sequence[str]):
         super().__init__()
-        self.keys = tuple(keys)[:MAX_JOBS]
+        self.keys = tuple(keys)[:MAX_COMPARED]
         self.windows = {"step": Window(by="step"), "time": Window(by="time")}
         self._status = StatusLine(place, id="status")
         self._legend = Legend()

@@ -16,9 +16,8 @@ from tui.division import AIRY, TWO_ROWS, divide, verdict_rows
 from tui.drawing.roles import Piece
 from tui.job_columns import BY_KEY, COLUMNS
 from tui.keys import EVERYWHERE, JOBS, bindings, hints
-from tui.pair import twin
+from tui.pair import MAX_COMPARED, twin
 from tui.screens.base import ShownScreen
-from tui.screens.compare import MAX_JOBS
 from tui.snapshot import JobView
 from tui.widgets.chart_view import ChartView
 from tui.widgets.columns import Layout
@@ -271,7 +270,7 @@ class JobsScreen(ShownScreen):
             said = "Mark two jobs or more with space; this one has no float32 twin to stand beside."
             self.notify(said, markup=False)
         else:
-            self.monitor.compare(keys[:MAX_JOBS])
+            self.monitor.compare(keys[:MAX_COMPARED])
 
     def action_numerics(self) -> None:
         if self.selected is not None:

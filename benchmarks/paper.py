@@ -1,6 +1,6 @@
 """The 2018 paper at small scale, on real data: every claim a row, with the paper's figure and ours.
 
-    python benchmarks/paper.py                     # all runs, three seeds: about 25 minutes
+    python benchmarks/paper.py                     # all runs, three seeds: about 25 minutes of an idle core
     python benchmarks/paper.py --quick --json /tmp/q.json --table /tmp/q.md   # does it run at all
     python benchmarks/paper.py --only table        # judge the runs that are there, write the table
 

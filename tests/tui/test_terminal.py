@@ -132,3 +132,12 @@ def test_a_locale_without_unicode_gets_ascii_alone(open_terminal):
     assert b"\\u" not in sent, "an escape in place of a character would break the columns"
     terminal.send("q")
     assert terminal.exit_status() == 0
+
+
+def test_the_lab_on_eighty_columns(open_terminal, tmp_path):
+    terminal = open_terminal("lab", "memory", columns=80, rows=24, XDG_CONFIG_HOME=str(tmp_path))
+    terminal.wait_for("keras-mp lab", "ResNet-50")
+    terminal.send("1")
+    terminal.wait_for("as each format holds it")
+    terminal.send("q")
+    assert terminal.exit_status() == 0

@@ -2,7 +2,7 @@
 
     python benchmarks/gpu.py                       # every backend that is installed
     python benchmarks/gpu.py --backends torch jax --minutes 5
-    python benchmarks/gpu.py --dry-run --json /tmp/dry.json      # tiny models, on a CPU
+    python benchmarks/gpu.py --dry-run --json dry.json      # tiny models, on a CPU
 
 It runs from the sources, not installed: Keras, NumPy, psutil and one backend must be importable.
 ResNet-50, a transformer and the demo's net train in float32, TF32, float16 and bfloat16: stock

@@ -1,8 +1,8 @@
 """The 2018 paper at small scale, on real data: every claim a row, with the paper's figure and ours.
 
-    python benchmarks/paper.py                     # all runs, three seeds: about 25 minutes of an idle core
-    python benchmarks/paper.py --quick --json /tmp/q.json --table /tmp/q.md   # does it run at all
-    python benchmarks/paper.py --only table        # judge the runs that are there, write the table
+    python benchmarks/paper.py                 # all runs, three seeds: 25 minutes of an idle core
+    python benchmarks/paper.py --quick --json q.json --table q.md     # does it run at all
+    python benchmarks/paper.py --only table    # judge the runs that are there, write the table
 
 Each run is written to the JSON file when it ends; started again, the program does what is missing.
 Tasks run one after the other in processes of their own: on tensorflow, whose CPU kernels compute

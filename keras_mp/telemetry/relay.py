@@ -6,6 +6,7 @@ Frames: a line of JSON, then ``size`` bytes as they are in the file, then a line
 
     {"file": "resnet50/events-0.jsonl", "offset": 81920, "size": 1234}     append there
     {"file": "resnet50/meta.json", "offset": 0, "size": 640}               replace the whole
+    {"file": "theirs/train/events.out.tfevents.17...", ...}    another program's: append there
     {"error": "runs does not exist"}                                       nothing to send, why
     {}                                                                     still here
 
@@ -16,15 +17,19 @@ a copy of the run.
 
 import json
 import os
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from keras_mp.telemetry.event_runs import MARK, event_files
 from keras_mp.telemetry.folders import META_FILE, parse_events_file
 
 # A frame holds at most this much, so that a slow line carries every run's news in turn.
 FRAME_BYTES = 256 << 10
 MAX_META_BYTES = 1 << 20
+# How often a folder without a journal is searched for event files of other programs.
+LOOK_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
@@ -56,6 +61,7 @@ class Relay:
         self.error: str | None = None
         self._sent = dict(since or {})
         self._metas: dict[str, tuple[int, int]] = {}
+        self._event_files: dict[str, tuple[float, list[tuple[str, Path]]]] = {}
 
     def frames(self) -> Iterator[Frame]:
         """One pass over all files: at most one frame of each."""
@@ -72,6 +78,23 @@ class Relay:
                     frame = self._meta(f"{run}/{name}", path / name)
                 if frame is not None:
                     yield frame
+            if not any(map(parse_events_file, names)):
+                yield from self._others(run, path)
+
+    def _others(self, run: str, path: Path) -> Iterator[Frame]:
+        """Event files that another program wrote; looked for now and then, read at each pass."""
+        now = time.monotonic()
+        due, files = self._event_files.get(run, (0.0, []))
+        if now >= due:
+            try:
+                files = event_files(path)
+            except OSError:
+                files = []
+            self._event_files[run] = (now + LOOK_SECONDS, files)
+        for inside, file in files:
+            frame = self._news("/".join(filter(None, (run, inside, file.name))), file)
+            if frame is not None:
+                yield frame
 
     def _runs(self) -> list[tuple[str, Path]]:
         try:
@@ -80,7 +103,7 @@ class Relay:
             self.error = f"{self.runs} cannot be read ({error.strerror})"
             return []
         self.error = None
-        if META_FILE in names or any(map(parse_events_file, names)):
+        if META_FILE in names or any(parse_events_file(n) or MARK in n for n in names):
             return [(self.runs.resolve().name or "run", self.runs)]
         return [(n, self.runs / n) for n in names if (self.runs / n).is_dir()]
 
@@ -117,3 +140,10 @@ def is_meta(name: str) -> bool:
     """``meta.json``, or that of another rank."""
     stem = name.removesuffix(".json")
     return name == META_FILE or (stem.startswith("meta-") and stem[5:].isdigit())
+
+
+def is_event_file(name: str) -> bool:
+    """Whether a name as frames have it is that of another program's event file."""
+    parts = name.split("/")
+    proper = all(part not in ("", ".", "..") and "\0" not in part for part in parts)
+    return proper and len(parts) in (2, 3) and MARK in parts[-1]

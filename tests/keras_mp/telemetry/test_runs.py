@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from keras_mp.telemetry import journal_runs
 from keras_mp.telemetry import records as r
-from keras_mp.telemetry import runs
 from keras_mp.telemetry.folders import claim_run
 from keras_mp.telemetry.journal import JournalWriter
 from keras_mp.telemetry.records import encode
@@ -139,9 +139,9 @@ def test_ranks_join_under_one_run(tmp_path):
 
 
 def test_long_journal_shows_its_latest_state_first_and_its_history_later(tmp_path, monkeypatch):
-    monkeypatch.setattr(runs, "PREVIEW_ABOVE", 20_000)
-    monkeypatch.setattr(runs, "PREVIEW_BYTES", 2_000)
-    monkeypatch.setattr(runs, "TURN_BYTES", 5_000)
+    monkeypatch.setattr(journal_runs, "PREVIEW_ABOVE", 20_000)
+    monkeypatch.setattr(journal_runs, "PREVIEW_BYTES", 2_000)
+    monkeypatch.setattr(journal_runs, "TURN_BYTES", 5_000)
     writer = start(tmp_path, "a")
     for step in range(1, 2001):
         writer.write(r.Step(step=step, time=float(step), loss=1.0))

@@ -1,5 +1,6 @@
 """The lab's screen: a line of pages, the page that is shown, and its keys."""
 
+import re
 from collections.abc import Sequence
 from typing import ClassVar
 
@@ -8,8 +9,10 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.widgets import Input
 
+from keras_mp.telemetry.format import ascii_only
 from keras_mp.telemetry.records import Numerics
 from tui.drawing.roles import Row
+from tui.drawing.text import plain
 from tui.keys import EVERYWHERE, Key, bindings, hints
 from tui.lab.bits import BitsPage
 from tui.lab.memory import MemoryPage
@@ -108,15 +111,19 @@ class PageView(Lines):
             rows = [*rows[: height - 1], [(self.problem, "bad")]]
         if self._look.unicode:
             return rows
-        return [[(_same_width(piece, self._look), role) for piece, role in row] for row in rows]
+        return [[(in_ascii(piece), role) for piece, role in row] for row in rows]
 
 
-def _same_width(piece: str, look: Look) -> str:
-    """In ASCII, with the cells that signs became longer by taken from the blanks at the end."""
-    said = look.say(piece)
+_RAISED = re.compile("[⁻⁰¹²³⁴⁵⁶⁷⁸⁹]+")
+_SIGNS = str.maketrans({"−": "-", "÷": "/"})
+
+
+def in_ascii(piece: str) -> str:
+    """The piece in ASCII: 2¹⁵ as 2^15, the longer by it, taken from the blanks at its end."""
+    said = _RAISED.sub(lambda match: ascii_only(match[0]), piece)
     while len(said) > len(piece) and said.endswith(" "):
         said = said[:-1]
-    return said
+    return plain(said.translate(_SIGNS))
 
 
 class LabScreen(ShownScreen):

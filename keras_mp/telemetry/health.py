@@ -16,7 +16,7 @@ from typing import Literal
 
 import numpy as np
 
-from keras_mp.telemetry.format import duration, number, whole
+from keras_mp.telemetry.format import duration, number, share, whole
 from keras_mp.telemetry.jobs import Job
 from keras_mp.telemetry.number_health import number_findings
 from keras_mp.telemetry.process import is_alive
@@ -36,6 +36,9 @@ State = Literal[
     "starting", "running", "slow", "stalled", "dead", "done", "failed", "stopped", "unreadable"
 ]
 Alive = Callable[[int, float | None, str | None], bool | None]
+
+# Waiting for input this much of the time, a job gains little from a faster step.
+INPUT_SHARE = 0.3
 
 EXIT_NOTHING = 3
 _EXIT: dict[Severity, int] = {"ok": 0, "warning": 1, "error": 2}
@@ -135,6 +138,16 @@ def _of_training(job: Job, scale: ScaleVerdict, nan: str) -> list[Finding]:
     code = "unscaled" if scale.state == "n/a" else scale.state
     found.append(Finding(scale.severity, scale.sentence, scale.advice, code))
     found += [Finding("warning", said, todo, code) for code, said, todo in number_findings(job)]
+    waits = job.input_share
+    if waits is not None and waits >= INPUT_SHARE:
+        found.append(
+            Finding(
+                "ok",
+                f"waits for its batches {share(waits)} of the time: no precision makes that faster",
+                "Prefetch, read with more workers, or keep the decoded data.",
+                "input",
+            )
+        )
     return found
 
 

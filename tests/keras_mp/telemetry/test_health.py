@@ -246,3 +246,13 @@ def test_exit_status_is_the_worst_and_three_for_nothing(job, simulation):
     assert exit_status([well, ill]) == 2
     assert exit_status([well, nothing]) == 0
     assert exit_status([nothing]) == exit_status([]) == 3
+
+
+@pytest.mark.parametrize(("waited", "said"), [(0.6, True), (0.1, False), (None, False)])
+def test_a_job_that_waits_for_its_input_is_told_and_no_warning(waited, said):
+    job = Job("a")
+    for step in range(1, 8):
+        job.apply(r.Step(step=step, time=float(step), seconds=1.0, input_wait=waited))
+    found = verdict(job, 8.0)
+    assert any("waits for its batches 60 % of the time" in f for f in found.findings) is said
+    assert found.severity == "ok" and found.exit_status == 0

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, ClassVar
 from textual.screen import Screen
 
 from tui.keys import Key
+from tui.widgets.lines import ROLE_CLASSES
 
 if TYPE_CHECKING:
     from tui.app import MonitorApp
@@ -19,6 +20,7 @@ class ShownScreen(Screen[None]):
     """
 
     KEYS: ClassVar[tuple[Key, ...]] = ()
+    COMPONENT_CLASSES: ClassVar[set[str]] = ROLE_CLASSES
 
     @property
     def monitor(self) -> "MonitorApp":

@@ -1,6 +1,7 @@
 """All keys of the screen below, and what the signs mean."""
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 from rich.cells import cell_len
 from textual.app import ComposeResult
@@ -9,7 +10,7 @@ from textual.screen import ModalScreen
 from tui.drawing.roles import Row
 from tui.drawing.text import fit
 from tui.keys import Key
-from tui.widgets.lines import Lines
+from tui.widgets.lines import ROLE_CLASSES, Lines
 
 SIGNS: tuple[tuple[str, str], ...] = (
     ("!", "the job needs a person: NaN, a collapsing or exhausted scale, stalled, dead, failed"),
@@ -46,6 +47,8 @@ class HelpText(Lines):
 class HelpScreen(ModalScreen[None]):
     """Any key or click closes it. The app hands it keys before they are queued for a widget, so
     that a key which comes right after the closing one reaches the screen below."""
+
+    COMPONENT_CLASSES: ClassVar[set[str]] = ROLE_CLASSES
 
     def __init__(self, screen_keys: Sequence[Key], keys: Sequence[Key]):
         super().__init__()

@@ -191,14 +191,16 @@ class JobsScreen(ShownScreen):
         self._notice.styles.height = missing
         self._notice.display = missing > 0
         self._table.styles.height = max(1, parts.table - missing)
-        self.set_class(height >= AIRY, "airy")
+        space = 1 if height >= AIRY else 0
+        # Not by a class: that would match the style sheet against the whole screen anew.
+        for selector in ("#charts", "#more-charts", "#events"):
+            self.query_one(selector).styles.margin = (space, 0, 0, 0)
         self._verdict.styles.height = verdict_rows(height)
         two = parts.charts >= TWO_ROWS
         for selector in ("#verdict", "#charts", "#events"):
             self.query_one(selector).display = self.details
         self.query_one("#more-charts").display = self.details and two
         self.query_one("#charts").styles.height = parts.charts // 2 if two else parts.charts
-        space = 1 if self.has_class("airy") else 0
         self.query_one("#more-charts").styles.height = parts.charts - parts.charts // 2 - space
         self._events.styles.height = parts.events
 

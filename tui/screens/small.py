@@ -1,12 +1,13 @@
 """What a terminal that is too small says instead."""
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 from textual.app import ComposeResult
 from textual.screen import Screen
 
 from tui.drawing.roles import Row
-from tui.widgets.lines import Lines
+from tui.widgets.lines import ROLE_CLASSES, Lines
 
 MIN_WIDTH, MIN_HEIGHT = 80, 24
 
@@ -34,5 +35,7 @@ class SmallText(Lines):
 
 
 class SmallScreen(Screen[None]):
+    COMPONENT_CLASSES: ClassVar[set[str]] = ROLE_CLASSES
+
     def compose(self) -> ComposeResult:
         yield SmallText()

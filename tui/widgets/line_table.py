@@ -18,7 +18,7 @@ from textual.strip import Strip
 from tui.drawing.chart import padded
 from tui.drawing.roles import Piece, Role, Row
 from tui.widgets.columns import Column, Layout, lay_out
-from tui.widgets.lines import ROLE_CLASSES, Lines, RoleStyles
+from tui.widgets.lines import Lines, RoleStyles
 
 
 class TableHeader(Lines):
@@ -62,7 +62,6 @@ class LineTable(RoleStyles, ScrollView, can_focus=True):
     """
 
     ALLOW_SELECT = False
-    COMPONENT_CLASSES: ClassVar[set[str]] = ROLE_CLASSES
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up,k", "move(-1)", "Up", show=False),
         Binding("down,j", "move(1)", "Down", show=False),

@@ -1,7 +1,7 @@
 """Widgets that draw rows of (text, role) and repaint only the rows that changed."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from rich.segment import Segment
 from rich.style import Style
@@ -12,8 +12,9 @@ from textual.widget import Widget
 from tui.drawing.chart import padded
 from tui.drawing.roles import ROLES, Role, Row
 
-# ``app.tcss`` says what each looks like. To be named by each class that draws roles: Textual
-# collects component classes along the first base only.
+# ``app.tcss`` says what each looks like. Screens have them as component classes and the widgets on
+# them ask their screen: Textual matches the style sheet against every component class of every
+# widget, and a dozen widgets with sixteen of them are half of a dashboard's time to start.
 ROLE_CLASSES = {f"role--{role}" for role in ROLES}
 
 
@@ -37,7 +38,7 @@ class RoleStyles(Widget if TYPE_CHECKING else object):  # type: ignore[misc]
             style = self.rich_style
             for name in (over, role):
                 if name is not None:
-                    style += self.get_component_rich_style(f"role--{name}", partial=True)
+                    style += self.screen.get_component_rich_style(f"role--{name}", partial=True)
             self._role_styles[key] = style
         return style
 
@@ -54,7 +55,6 @@ class Lines(RoleStyles, Widget):
     """
 
     ALLOW_SELECT = False
-    COMPONENT_CLASSES: ClassVar[set[str]] = ROLE_CLASSES
 
     def __init__(self, *, id: str | None = None, classes: str | None = None):
         self._role_styles = {}

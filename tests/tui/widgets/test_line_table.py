@@ -1,9 +1,11 @@
 import pytest
 from textual.app import App
+from textual.screen import Screen
 
 from tui.drawing.roles import ROLES
 from tui.widgets.columns import Column, lay_out
 from tui.widgets.line_table import LineTable, TableHeader
+from tui.widgets.lines import ROLE_CLASSES
 
 COLUMNS = (
     Column("name", "job", 12, stretch=20),
@@ -42,7 +44,14 @@ def test_a_row_is_never_wider_than_the_screen(width):
     assert sum(len(text) for text, _ in row) <= width
 
 
+class Roles(Screen):
+    COMPONENT_CLASSES = ROLE_CLASSES
+
+
 class Table(App):
+    def get_default_screen(self):
+        return Roles()
+
     CSS = "TableHeader { height: 1; } LineTable { height: 1fr; }" + "".join(
         f".role--{role} {{ }}" for role in ROLES
     )

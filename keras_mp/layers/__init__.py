@@ -6,6 +6,12 @@ which of a model's layers have one, and a plan puts them in.
 """
 
 from keras_mp.layers import heads
+from keras_mp.layers.attention import (
+    AdditiveAttention,
+    Attention,
+    GroupQueryAttention,
+    MultiHeadAttention,
+)
 from keras_mp.layers.batch_normalization import BatchNormalization
 from keras_mp.layers.foreign import TorchModuleWrapper
 from keras_mp.layers.normalizations import (
@@ -13,6 +19,7 @@ from keras_mp.layers.normalizations import (
     LayerNormalization,
     RMSNormalization,
 )
+from keras_mp.layers.preprocessing import Normalization, Rescaling
 from keras_mp.layers.products import (
     Conv1D,
     Conv1DTranspose,
@@ -42,6 +49,8 @@ __all__ = [
     "GRU",
     "LSTM",
     "RNN",
+    "AdditiveAttention",
+    "Attention",
     "BatchNormalization",
     "Conv1D",
     "Conv1DTranspose",
@@ -57,8 +66,12 @@ __all__ = [
     "DepthwiseConv2D",
     "EinsumDense",
     "GroupNormalization",
+    "GroupQueryAttention",
     "LayerNormalization",
+    "MultiHeadAttention",
+    "Normalization",
     "RMSNormalization",
+    "Rescaling",
     "SeparableConv1D",
     "SeparableConv2D",
     "SimpleRNN",

@@ -6,7 +6,7 @@ from typing import Any
 import keras
 
 from keras_mp import _keras_internals
-from keras_mp.layers import normalizations, products, recurrent
+from keras_mp.layers import attention, normalizations, preprocessing, products, recurrent
 from keras_mp.layers.batch_normalization import BatchNormalization
 from keras_mp.layers.foreign import TorchModuleWrapper
 
@@ -24,6 +24,10 @@ _BETTER: dict[type, tuple[type, _Condition]] = {
     ),
     keras.layers.RMSNormalization: (normalizations.RMSNormalization, lambda layer: True),
     keras.layers.GroupNormalization: (normalizations.GroupNormalization, lambda layer: True),
+    keras.layers.Attention: (attention.Attention, lambda layer: True),
+    keras.layers.AdditiveAttention: (attention.AdditiveAttention, lambda layer: True),
+    keras.layers.Normalization: (preprocessing.Normalization, lambda layer: True),
+    keras.layers.Rescaling: (preprocessing.Rescaling, lambda layer: True),
     # torch alone tells what it keeps and lets a layer choose.
     **{
         getattr(keras.layers, name): (getattr(products, name), lambda layer: _on_torch())

@@ -15,8 +15,12 @@ HEAD = f"{OURS}heads.Dense"
 _NORM = "Keras' own keeps float32 copies of its inputs for the backward pass"
 _RECURRENT = "Keras' own casts its weights anew at every time step"
 _PRODUCT = "Keras' own keeps a cast copy of its weights for the backward pass"
+_ATTENTION = "Keras' own overflows in float16 where its logits pass 65,504 or a row is masked"
+_RAW = "Keras' own casts raw numbers before it makes them small"
 _FOREIGN = "Keras' own does not cast the module's weights with its inputs, which raises"
 _WHY = {
+    "keras_mp.layers.attention": _ATTENTION,
+    "keras_mp.layers.preprocessing": _RAW,
     "keras_mp.layers.batch_normalization": _NORM,
     "keras_mp.layers.foreign": _FOREIGN,
     "keras_mp.layers.normalizations": _NORM,

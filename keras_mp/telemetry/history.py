@@ -217,7 +217,8 @@ class _Reader:
     # Where the limit may lie.
 
     def _estimate(self, scales: np.ndarray) -> np.ndarray:
-        points = sorted(self._measured() + self._met(scales))
+        # Where both are known, what was measured is closer than what was met.
+        points = sorted((dict(self._met(scales)) | dict(self._measured())).items())
         estimate = np.full(self.steps, np.nan)
         if not points:
             return estimate

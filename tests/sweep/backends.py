@@ -60,9 +60,7 @@ def gradients(
     On jax variables are not asked for: there a layer's are arguments like any other.
     """
     floating = [
-        i
-        for i, x in enumerate(inputs)
-        if hasattr(x, "dtype") and is_float(x) and i not in constant
+        i for i, x in enumerate(inputs) if hasattr(x, "dtype") and is_float(x) and i not in constant
     ]
     values = list(inputs)
     if BACKEND == "torch":

@@ -78,7 +78,9 @@ _BINARY = Given(np.random.default_rng(2).integers(0, 2, (4, 3)).astype("float32"
 REGRESSION = {
     "": Data(label((4, 3)), Floats((4, 3)), (*SCALES, "zeros")),
     "prices": Data(label((4, 3), low=9e4, high=1.2e5, raw=True), Floats((4, 3), low=3e4, high=6e4)),
-    "years": Data(label((4, 3), low=1900, high=2030, raw=True), Floats((4, 3), low=1900, high=2030)),
+    "years": Data(
+        label((4, 3), low=1900, high=2030, raw=True), Floats((4, 3), low=1900, high=2030)
+    ),
     "long": Data(label((2, 70_000)), Floats((2, 70_000))),
 }
 POSITIVE = {
@@ -116,9 +118,7 @@ SPARSE = {
 }
 SPARSE_LOGITS = {
     "logits": Data(Ints((4,), 5), Floats((4, 5)), tuple(SCALES), {"from_logits": True}),
-    "classes-logits": Data(
-        ids(2049, 4001), Floats((2, 5000)), (ORDINARY,), {"from_logits": True}
-    ),
+    "classes-logits": Data(ids(2049, 4001), Floats((2, 5000)), (ORDINARY,), {"from_logits": True}),
 }
 SEGMENTS = {
     "": Data(_BINARY, Floats((4, 3), kind="unit")),
@@ -164,7 +164,9 @@ LOSS_DATA: dict[str, dict[str, Data]] = {
 }
 
 METRIC_DATA: dict[str, dict[str, Data]] = {
-    **dict.fromkeys(("MeanAbsoluteError", "MeanSquaredError", "MeanAbsolutePercentageError"), REGRESSION),
+    **dict.fromkeys(
+        ("MeanAbsoluteError", "MeanSquaredError", "MeanAbsolutePercentageError"), REGRESSION
+    ),
     **dict.fromkeys(("RootMeanSquaredError", "CosineSimilarity", "LogCoshError"), REGRESSION),
     **dict.fromkeys(("R2Score", "PearsonCorrelation", "ConcordanceCorrelation"), REGRESSION),
     **dict.fromkeys(("MeanSquaredLogarithmicError", "Poisson"), POSITIVE),
@@ -210,7 +212,9 @@ METRIC_DATA: dict[str, dict[str, Data]] = {
         name: {
             "": Data(ids(0, 1, 2, 1), Given(np.array([0, 1, 1, 1], "float32")), (ORDINARY,), more),
             "classes": Data(
-                ids(0, 2049, 2), Given(np.array([0.0, 2048.0, 2.0], "float32")), (ORDINARY,),
+                ids(0, 2049, 2),
+                Given(np.array([0.0, 2048.0, 2.0], "float32")),
+                (ORDINARY,),
                 {**more, "num_classes": 2100},
             ),
         }
@@ -226,7 +230,7 @@ METRIC_DATA: dict[str, dict[str, Data]] = {
             "OneHotMeanIoU": {"num_classes": 5},
         }.items()
     },
-}  # fmt: skip
+}
 # Those of one argument.
 VALUE_METRICS = {
     "Mean": {"": Floats((4, 3)), "long": Floats((70_000,), low=0.5, high=1.5)},

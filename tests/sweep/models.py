@@ -8,7 +8,7 @@ import numpy as np
 from keras import layers, ops
 from sweep import backends
 from sweep.cases import Case
-from sweep.precision import exact, shaken
+from sweep.precision import Half, exact, shaken
 
 import keras_mp
 from keras_mp._keras_internals import flatten_layers
@@ -100,6 +100,9 @@ class ModelSubject:
             for i, dtype in enumerate(found)
             if keras.backend.is_float_dtype(dtype) and dtype not in expected
         ]
+
+    def largest(self, output: Any, half: Half) -> float:
+        return half.largest
 
     def outputs(self, arrays: Sequence[np.ndarray]) -> list[Any]:
         self._reset()

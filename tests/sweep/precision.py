@@ -36,6 +36,7 @@ class Half:
 
 FLOAT16 = Half("float16", 2.0**-11, 65504.0, 2.0**-24)
 BFLOAT16 = Half("bfloat16", 2.0**-8, 3.3895e38, 2.0**-126)  # backends flush its subnormals
+FLOAT32_LARGEST = 3.4028e38
 FORMATS = {half.name: half for half in (FLOAT16, BFLOAT16)}
 
 
@@ -72,6 +73,7 @@ def difference(
     *,
     each: bool = False,
     smallest: float | None = None,
+    largest: float | None = None,
 ) -> str | None:
     """What is wrong with a half-precision result, in words; None if nothing is.
 
@@ -83,6 +85,7 @@ def difference(
         each: Every element against its own bound (functions of single elements); otherwise all of
             them against the largest.
         smallest: The format's smallest number in the result's units, where the result was scaled.
+        largest: Beyond it nothing is asked. The format's largest number if not given.
     """
     if reference.shape != got.shape:
         return f"shape {got.shape} instead of {reference.shape}"
@@ -90,7 +93,8 @@ def difference(
         wrong = int(np.sum(reference != got))
         return f"{wrong} of {got.size} differ" if wrong else None
     with np.errstate(all="ignore"):
-        expected = np.isfinite(reference) & (np.abs(reference) <= half.largest)
+        largest = half.largest if largest is None else largest
+        expected = np.isfinite(reference) & (np.abs(reference) <= largest)
         if not expected.any():
             return None
         ratio = half.unit / FLOAT16.unit
@@ -101,7 +105,7 @@ def difference(
         if not each:
             bound = np.full(reference.shape, np.max(bound[expected]))
         # So near the format's end that rounding may reach it.
-        expected &= np.abs(reference) + bound <= half.largest
+        expected &= np.abs(reference) + bound <= largest
         lost = expected & ~np.isfinite(got)
         if lost.any():
             return f"{int(lost.sum())} of {got.size} are not finite"

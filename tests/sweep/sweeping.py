@@ -7,7 +7,9 @@ import numpy as np
 from keras import ops
 from sweep import backends
 from sweep.cases import Case
-from sweep.precision import FORMATS, Half, difference, fits, is_floating, shaken
+from sweep.precision import FLOAT32_LARGEST, FORMATS, Half, difference, fits, is_floating, shaken
+
+from keras_mp._precision import is_half
 
 SHAKES = 2
 
@@ -32,12 +34,14 @@ class FunctionSubject:
 
     def gradients(self, arrays: Sequence[np.ndarray], cotangents: list[np.ndarray]) -> list[Any]:
         labels = [i for i, s in enumerate(self.case.inputs) if getattr(s, "label", False)]
-        return backends.gradients(
-            self.case.make, self.tensors(arrays), cotangents, constant=labels
-        )
+        return backends.gradients(self.case.make, self.tensors(arrays), cotangents, constant=labels)
 
     def wrong_dtypes(self, outputs: list[Any]) -> list[str]:
         return []
+
+    def largest(self, output: Any, half: Half) -> float:
+        """A function that gives float32, as a metric does, may give any of its numbers."""
+        return half.largest if is_half(output) else FLOAT32_LARGEST
 
 
 def failures(case: Case, subjects: dict[str, Any], reference: Any, halves: dict[str, str]) -> Any:
@@ -116,7 +120,15 @@ class _Expected:
             return
         for i, (expected, got) in enumerate(zip(self.outputs, outputs, strict=True)):
             moved = [m[i] for m in self.moved]
-            told = difference(expected, got, moved, half, self.case.roundings, each=self.case.each)
+            told = difference(
+                expected,
+                got,
+                moved,
+                half,
+                self.case.roundings,
+                each=self.case.each,
+                largest=subject.largest(tensors[i], half),
+            )
             if told:
                 yield f"output {i}: {told}"
         if self.gradients is None or not all(fits(o, half) for o in self.outputs):

@@ -1,6 +1,7 @@
 """Every loss and metric of Keras on half-precision predictions, and ours of the same name."""
 
 import keras
+import numpy as np
 import pytest
 from sweep.backends import BACKEND, host
 from sweep.known import surprises, unused
@@ -49,12 +50,23 @@ def test_every_public_name_has_a_case_or_a_reason_why_not():
         (keras_mp.losses, keras.losses, NOT_LOSSES),
         (keras_mp.metrics, keras.metrics, {"Metric", *NOT_LOSSES}),
     ):
-        assert [n for n in dir(theirs) if n[0] != "_" and n not in others and not hasattr(ours, n)] == []
+        assert [
+            n for n in dir(theirs) if n[0] != "_" and n not in others and not hasattr(ours, n)
+        ] == []
 
 
 def test_what_is_known_is_about_cases_that_exist():
     assert unused(KNOWN_LOSSES, set(FUNCTION_CASES)) == []
     assert unused(KNOWN_METRICS, {*METRIC_CASES, *METRIC_FUNCTION_CASES}) == []
+
+
+def both(function, data, *modules):
+    """Keras' function of (labels, predictions), and ours."""
+
+    def bound(module):
+        return lambda y, p: getattr(module, function)(y, p, **data.arguments)
+
+    return map(bound, modules)
 
 
 def judged(known, name, told):
@@ -66,10 +78,7 @@ def judged(known, name, told):
 @pytest.mark.parametrize("name", FUNCTION_CASES)
 def test_loss_function(name):
     function, data = FUNCTION_CASES[name]
-    stock, ours = (
-        lambda y, p, f=getattr(module, function): f(y, p, **data.arguments)
-        for module in (keras.losses, keras_mp.losses)
-    )
+    stock, ours = both(function, data, keras.losses, keras_mp.losses)
     assert judged(KNOWN_LOSSES, name, wrong(data, stock, ours, gradient=True)) == []
 
 
@@ -77,8 +86,7 @@ def test_loss_function(name):
 def test_loss_class(name):
     cls, data = CLASS_CASES[name]
     stock, ours = (
-        lambda y, p, c=getattr(module, cls): c(**data.arguments)(y, p)
-        for module in (keras.losses, keras_mp.losses)
+        getattr(module, cls)(**data.arguments) for module in (keras.losses, keras_mp.losses)
     )
     assert judged([], name, wrong(data, stock, ours, gradient=True)) == []
 
@@ -102,10 +110,7 @@ def test_metric(name):
 @pytest.mark.parametrize("name", METRIC_FUNCTION_CASES)
 def test_metric_function(name):
     function, data = METRIC_FUNCTION_CASES[name]
-    stock, ours = (
-        lambda y, p, f=getattr(module, function): f(y, p, **data.arguments)
-        for module in (keras.metrics, keras_mp.metrics)
-    )
+    stock, ours = both(function, data, keras.metrics, keras_mp.metrics)
     assert judged(KNOWN_METRICS, name, wrong(data, stock, ours, gradient=False)) == []
 
 
@@ -113,11 +118,28 @@ def test_metric_function(name):
 @pytest.mark.parametrize("label", ["", "long"])
 @pytest.mark.parametrize("name", VALUE_METRICS)
 def test_metric_of_values(name, label, half):
-    import numpy as np
-
     values = VALUE_METRICS[name][label].draw(np.random.default_rng(0), "ordinary")
     for module in (keras.metrics, keras_mp.metrics):
         metric = getattr(module, name)()
         metric.update_state(keras.ops.cast(values, half))
         exact = getattr(np, name.lower())(values.astype("float64"))
         assert float(host(metric.result())) == pytest.approx(exact, rel=1e-4)
+
+
+@pytest.mark.parametrize("half", ["float16", "bfloat16"])
+@pytest.mark.parametrize("name", METRIC_DATA)
+def test_metric_with_sample_weights(name, half):
+    """Ours on half-precision predictions is Keras' on the same numbers in float32, exactly."""
+    data = METRIC_DATA[name][""]
+    rng = np.random.default_rng(7)
+    labels, predictions = (d.draw(rng, "ordinary") for d in (data.labels, data.predictions))
+    weights = np.array([0.5, 0.0, 2.0, 1.0], "float32")[: len(labels)]
+    if name == "BinaryIoU":  # takes one weight an element
+        weights = np.broadcast_to(weights[:, None], labels.shape)
+    results = []
+    for module, dtype in ((keras.metrics, "float32"), (keras_mp.metrics, half)):
+        metric = getattr(module, name)(**data.arguments)
+        for _ in range(2):
+            metric.update_state(labels, keras.ops.cast(predictions, dtype), sample_weight=weights)
+        results.append(host(metric.result()))
+    np.testing.assert_allclose(results[1], results[0], rtol=1e-6)

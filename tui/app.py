@@ -149,9 +149,9 @@ class MonitorApp(App[None]):
             self.screen.tick()
 
     async def on_event(self, event: events.Event) -> None:
-        key = isinstance(event, events.Key) and not event.is_forwarded
-        if key and isinstance(self.screen, HelpScreen):
-            self.screen.close()
+        key = event if isinstance(event, events.Key) and not event.is_forwarded else None
+        if key is not None and isinstance(self.screen, HelpScreen):
+            self.screen.press(key.key)
         else:
             await super().on_event(event)
 
@@ -230,6 +230,12 @@ class MonitorApp(App[None]):
         """Write a CSV file to the current folder, and say where."""
         path = export.free_path(name, ".csv")
         self._say_written(path, lambda: path.write_text(text, encoding="utf-8"))
+
+    def action_copy(self) -> None:
+        """The screen as text, into the clipboard (by OSC 52: over ssh, too)."""
+        rows = [strip.text.rstrip() for strip in self.screen._compositor.render_strips()]
+        self.copy_to_clipboard("\n".join(rows))
+        self.notify("Copied what is shown.")
 
     def action_picture(self) -> None:
         path = export.free_path("keras-mp", ".svg")

@@ -36,11 +36,18 @@ def hints(keys: tuple[Key, ...]) -> list[Hint]:
 
 
 EVERYWHERE = (
-    Key("question_mark", "app.help", "?", "keys", "Show all keys; any key closes it."),
+    Key(
+        "question_mark",
+        "app.help",
+        "?",
+        "keys",
+        "Show all keys; any key but the arrows closes them.",
+    ),
     Key("ctrl+p", "app.command_palette", "ctrl+p", "", "Find anything that can be done by name."),
     Key("v", "app.devices", "v", "devices", "GPUs and memory: who holds it, and what is left.", 5),
     Key("L", "app.lab", "L", "", "The lab: formats, a step, a scale and memory, to see and move."),
     Key("T", "app.next_theme", "T", "", "The next theme: dark, light, safe for colour-blind eyes."),
+    Key("y", "app.copy", "y", "", "Copy what is shown as text; the terminal must allow it."),
     Key("w", "app.picture", "w", "", "Write what is shown to an SVG file in the current folder."),
     Key("q,ctrl+c", "app.quit", "q", "quit", "Leave. The jobs go on."),
 )

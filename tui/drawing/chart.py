@@ -14,6 +14,8 @@ from tui.drawing.raster import Charset
 from tui.drawing.roles import Piece, Role, Row
 from tui.drawing.text import fit
 
+# From so many cells on the middle of the base line is labelled, too.
+WIDE = 50
 LINES: tuple[Role, ...] = ("line", "line2", "line3", "line4")
 
 
@@ -79,10 +81,20 @@ def draw(chart: Chart, width: int, height: int, charset: Charset) -> list[Row]:
     columns = max(width - gutter, 1)
     rows += _plot(chart, axis, span, gutter, columns, plot_rows, charset)
     if chart.x_label is not None:
-        first, final = chart.x_label(span[0]), chart.x_label(span[1])
-        room = columns - cell_len(first)
-        rows.append(padded([(" " * gutter + first + fit(final, room, right=True), "muted")], width))
+        rows.append(padded([(" " * gutter + _ends(chart.x_label, span, columns), "muted")], width))
     return rows
+
+
+def _ends(label: Callable[[float], str], span: tuple[float, float], columns: int) -> str:
+    """Where the base line begins and ends, and in a wide chart its middle."""
+    first, final = label(span[0]), label(span[1])
+    room = columns - cell_len(first)
+    if columns < WIDE:
+        return first + fit(final, room, right=True)
+    middle = label((span[0] + span[1]) / 2)
+    left = max(columns // 2 - cell_len(first) - cell_len(middle) // 2, 1)
+    room -= left + cell_len(middle)
+    return first + " " * left + middle + fit(final, max(room, 0), right=True)
 
 
 def _note(chart: Chart) -> str:

@@ -531,3 +531,36 @@ def test_the_recording_is_real_and_small():
     for run in RECORDED.iterdir():
         assert last_time(run) > 0
         assert '"host": "host"' in (run / "meta.json").read_text()
+
+
+async def test_a_help_longer_than_the_screen_can_be_read_to_its_end(runs):
+    app = runs.add("sawtooth").app()
+    async with app.run_test(size=(80, 24)) as pilot:
+        await open_on(app, pilot)
+        await pilot.press("question_mark")
+        await pilot.pause()
+        assert "more below" in text(app)
+        assert "a dynamic scale" not in text(app)
+        seen = text(app)
+        for _ in range(8):
+            await pilot.press("pagedown")
+            seen += text(app)
+        assert isinstance(app.screen, HelpScreen)
+        assert "the end" in text(app)
+        words = " ".join(seen.split())
+        for key in (*app.screen_stack[0].KEYS, *app.KEYS):
+            assert not key.text or key.text.split()[0] in words
+        assert "a dynamic scale skips" in words
+        await pilot.press("up", "x")
+        await pilot.pause()
+        assert isinstance(app.screen, JobsScreen)
+
+
+async def test_y_copies_the_screen(runs):
+    app = runs.add("sawtooth").app()
+    async with app.run_test(size=SIZE) as pilot:
+        await open_on(app, pilot)
+        await pilot.press("y")
+        await pilot.pause()
+        assert "sawtooth · healthy" in app.clipboard
+        assert "┴" in app.clipboard, "the charts with it"

@@ -35,12 +35,13 @@ class Normalization(_TakesRawInputs, keras.layers.Normalization):
 
     def adapt(self, data: Any) -> None:
         """As Keras' ``adapt``, in float32."""
-        policy = self.dtype_policy
-        self.dtype_policy = _wide(self)
+        layer: Any = self
+        policy = layer.dtype_policy
+        layer.dtype_policy = _wide(self)
         try:
             super().adapt(data)
         finally:
-            self.dtype_policy = policy
+            layer.dtype_policy = policy
 
     def call(self, inputs: Any) -> Any:
         if self.mean is None:

@@ -23,7 +23,7 @@ class _OneStep(torch.autograd.Function):
         return cast.view_as(cast)
 
     @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple:  # type: ignore[override]
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple:
         return grad.to(ctx.dtype), None
 
 
@@ -95,7 +95,7 @@ def _steps(
         if masks is not None:
             masks.reverse()
     outputs: list[Any] = []
-    output = None
+    output: Any = None
     for time, step_input in enumerate(inputs):
         _hand_out(made, scope)
         new, new_states = step(step_input, tuple(states))

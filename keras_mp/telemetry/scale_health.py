@@ -92,11 +92,10 @@ def fresh_since(job: Job) -> int:
     for start in reversed(job.starts):
         if not 0 < start < job.step:
             continue
-        after = job.series["scale"][job.series["step"] > start]
-        known = after[np.isfinite(after)]
-        # (One that was restored may stand at the initial scale too; then nothing is overlooked but
-        # a hundred steps.)
-        if known.size and known[0] == initial:
+        # The first scale that is told of it, a skipped step's own included. (One that was restored
+        # may stand at the initial scale too; then nothing is overlooked but a hundred steps.)
+        first = np.searchsorted(job.scales["step"], start, side="right")
+        if first < len(job.scales) and job.scales["scale"][first] == initial:
             return start
     return 0
 
@@ -259,8 +258,9 @@ def _healthy(job: Job, skips: int, interval: int, maximum: object) -> str:
     if skips == 0:
         text = f"healthy: no skip in the last {window} steps"
     else:
-        words = {1: "one skip", 2: "two skips"}
-        text = f"healthy: {words[skips]} in the last {window} steps, as dynamic scaling expects"
+        # (More than two where a hysteresis bears some.)
+        words = {1: "one skip", 2: "two skips"}.get(skips, f"{whole(skips)} skips")
+        text = f"healthy: {words} in the last {window} steps, as dynamic scaling expects"
     good = job.latest.good_steps if job.latest else None
     if isinstance(maximum, int | float) and job.scale is not None and job.scale >= maximum:
         return f"{text} · at its largest, {power_of_two(job.scale)}"

@@ -1,6 +1,7 @@
 """Verdicts on jobs whose scale the reference state machine moved, and on planned silences."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -143,6 +144,57 @@ def test_no_scale_is_no_matter_except_in_float16(simulation):
     assert plain("mixed_float16").severity == "warning"
     assert "small gradients become zero" in plain("mixed_float16").sentence
     assert "LossScaleOptimizer" in plain("mixed_float16").advice
+
+
+def test_overflows_that_the_hysteresis_bears_are_no_thrashing(simulation):
+    """DeepSpeed's rule: two overflows a backoff. The same steps without it are."""
+    bad = {2000, 2001, 2600, 2601}
+    borne = ScaleConfig(hysteresis=2, hysteresis_refill="finite")
+    assert scale_verdict(simulation.simulated(borne, 3500, bad.__contains__)).state == "healthy"
+    assert scale_verdict(simulation.simulated(CONFIG, 3500, bad.__contains__)).state == "thrashing"
+
+
+def test_a_search_from_far_above_is_no_collapse_until_the_scale_is_below_one(simulation):
+    config = ScaleConfig(initial_scale=2.0**32, max_scale=2.0**32)
+    v = scale_verdict(simulation.simulated(config, 22, lambda step: True, window=1))
+    assert (v.state, v.severity) == ("calibrating", "ok")
+    v = scale_verdict(simulation.simulated(config, 34, lambda step: True, window=1))
+    assert (v.state, v.severity) == ("collapsing", "error")
+    # Later in the job the same run is a collapse at any scale.
+    late = simulation.simulated(config, 622, lambda step: step > 600, window=1)
+    assert scale_verdict(late).state == "collapsing"
+
+
+def test_a_job_that_starts_again_with_a_fresh_scale_searches_again(simulation):
+    first = simulation.records_of(CONFIG, 1000, lambda step: False)
+    again = [
+        replace(record, step=record.step + 1000)
+        for record in simulation.records_of(CONFIG, 20, lambda step: step <= 12, window=1)[1:]
+    ]
+    start = r.Start(time=first[-1].time + 1, step=1000)
+    fresh = simulation.job_of([*first, start, *again], simulation.meta(CONFIG))
+    v = scale_verdict(fresh)
+    assert v.state == "calibrating" and "12 skips in the first 20 steps" in v.sentence
+    # Without a start there it is no search.
+    same = simulation.job_of([*first, *again], simulation.meta(CONFIG))
+    assert scale_verdict(same).state == "thrashing"
+
+
+def test_a_late_burst_of_skips_counts_however_long_the_job_went_well(simulation):
+    config = ScaleConfig(dynamic=False, initial_scale=8.0)
+    job = simulation.simulated(config, 20_000, lambda step: step > 19_800, window=50)
+    assert job.skipped_share == 0.01  # of the whole
+    v = scale_verdict(job)
+    assert (v.state, v.severity) == ("static", "error") and "20 % of the steps" in v.sentence
+
+
+def test_one_skip_at_the_floor_is_not_exhausted(simulation):
+    config = ScaleConfig(min_scale=2.0**15)
+    assert scale_verdict(simulation.simulated(config, 500, (500).__eq__)).state == "healthy"
+    job = simulation.simulated(config, 500, lambda step: step > 497)
+    assert scale_verdict(job).state == "exhausted"
+    sooner = ScaleConfig(min_scale=2.0**15, exhausted_after=1)
+    assert scale_verdict(simulation.simulated(sooner, 500, (500).__eq__)).state == "exhausted"
 
 
 # The job.

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import keras
-from keras import ops
 
 from keras_mp.numerics.schedule import options_of
 from keras_mp.scaling.binding import computes_in_float16
@@ -17,6 +16,7 @@ from keras_mp.telemetry import about
 from keras_mp.telemetry.alerts import OnAlert
 from keras_mp.telemetry.ending import describe_error
 from keras_mp.telemetry.feeding import Feed
+from keras_mp.telemetry.model_metrics import ModelMetrics
 from keras_mp.telemetry.recorder import Recorder, check_every
 from keras_mp.telemetry.sources import Source, longest_gap, scale_of, source_for
 from keras_mp.telemetry.telling import Numbers
@@ -99,8 +99,7 @@ class Monitor(keras.callbacks.Callback):
         self._epoch_began = 0.0
         self._last_begin: int | None = None
         self._steps_per_execution = 1
-        self._tracker: Any = None
-        self._seen = (0.0, 0.0)
+        self._metrics: ModelMetrics | None = None
         self._feed: Feed | None = None
         self._backend = keras.backend.backend()
         self._followed: Any = None
@@ -158,14 +157,15 @@ class Monitor(keras.callbacks.Callback):
         # After whatever makes the train function anew.
         self._feed = self._recorder.guard("input", lambda: Feed(model, self._backend), None)
         self._begin_numerics(self._recorder)
-        self._tracker = _loss_tracker(model)
+        self._metrics = ModelMetrics(model)
         self._first_epoch = self._last_begin = None
         self._training = True
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         self._epoch, self._last_begin = epoch, None
         self._epoch_began = time.perf_counter()
-        self._seen = (0.0, 0.0)  # Keras has reset its metrics
+        if self._metrics is not None:
+            self._metrics.reset()  # as Keras has
         if self._recorder is not None:
             self._recorder.compiles.forget()  # a validation compiles too
         if self._first_epoch is None:
@@ -302,30 +302,17 @@ class Monitor(keras.callbacks.Callback):
 
     def _numbers(self) -> Numbers:
         """What Keras knows of the window: a few host reads."""
-        loss, samples = self._loss_and_samples()
-        metrics = {}
-        for name, value in self.model.get_metrics_result().items():
-            if name != "loss":
-                value = ops.convert_to_numpy(value)
-                if value.ndim == 0:
-                    metrics[name] = float(value)
+        if self._metrics is None:
+            return Numbers()
+        loss, samples = self._metrics.loss_and_samples()
         waited, tokens = (None, None) if self._feed is None else self._feed.take(samples)
         return Numbers(
-            loss=loss, metrics=metrics, samples=samples, tokens=tokens, input_wait=waited
+            loss=loss,
+            metrics=self._metrics.others(),
+            samples=samples,
+            tokens=tokens,
+            input_wait=waited,
         )
-
-    def _loss_and_samples(self) -> tuple[float | None, int | None]:
-        """Mean loss and samples since the last look, from the growth of Keras' running mean."""
-        if self._tracker is None:
-            return None, None
-        total = float(ops.convert_to_numpy(self._tracker.total))
-        count = float(ops.convert_to_numpy(self._tracker.count))
-        before_total, before_count = self._seen
-        self._seen = (total, count)
-        fresh = count - before_count
-        if fresh <= 0:
-            return None, None
-        return (total - before_total) / fresh, round(fresh)
 
     def _warn_of_float16(self, optimizer: Any) -> None:
         if self._warned or optimizer is None:
@@ -341,11 +328,3 @@ class Monitor(keras.callbacks.Callback):
                 "use mixed_bfloat16.",
                 stacklevel=2,
             )
-
-
-def _loss_tracker(model: Any) -> Any:
-    """Keras' running mean of the loss, weighted by samples; None if the model has another way."""
-    for metric in getattr(model, "metrics", ()):
-        if isinstance(metric, keras.metrics.Mean) and metric.name == "loss":
-            return metric
-    return None

@@ -160,7 +160,7 @@ def put_policy(layer: Any, policy: Any) -> None:
 
 
 @contextmanager
-def observed_calls(layers: list[Any], see: Callable[[Any, Any, Any], None]) -> Iterator[None]:
+def observed_calls(layers: list[Any], see: Callable[[Any, Any, Any], Any]) -> Iterator[None]:
     """Show ``see(layer, inputs, outputs)`` each call of these layers, while the block lasts.
 
     What ``see`` returns takes the place of the outputs, unless it is None. Operations of a

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from textual import on
 from textual.app import ComposeResult
@@ -47,6 +47,7 @@ class JobsScreen(ShownScreen):
         self._places = places
         self._jobs: dict[str, JobView] = {}
         self._marked: set[str] = set()
+        self._drawn: tuple[Any, ...] = (None,)
         self._order: list[str] = []
         self._ordered_at = float("-inf")
         self._table = LineTable([c.column for c in COLUMNS], id="jobs")
@@ -177,10 +178,15 @@ class JobsScreen(ShownScreen):
         if not self.details:
             return
         job, look = self.selected, self.monitor.look
+        shown = [w for w in self._charts if w.display and w.parent and w.parent.display]
+        drawn = (job, look, self.size, self.monitor.theme, len(shown))
+        if job is not None and job is self._drawn[0] and drawn[1:] == self._drawn[1:]:
+            return  # nothing that is said of it has changed
+        self._drawn = drawn
         self._verdict.show(job, look)
         self._events.show(job, look)
         for widget, chart in zip(self._charts, charts.BASIC, strict=True):
-            if widget.display and widget.parent and widget.parent.display:
+            if widget in shown:
                 widget.show(chart(job, look, Window()) if job else None, look.charset)
 
     def _divide(self) -> None:

@@ -21,13 +21,13 @@ class EventList(JobLines):
         job = self._job
         if job is None:
             return []
-        happened = events(job, self._look)
+        happened = events(job, self._look, height)
         if not happened:
             quiet = "no step was skipped" if job.scaled else "nothing to report"
             return [[("events  ", "muted"), (quiet, "faint")]]
         rows: list[Row] = []
-        left = len(happened) - height
-        for number, (when, _, what) in enumerate(happened[:height]):
+        left = len(job.overflows) + len(job.alerts) + (job.end is not None) - height
+        for number, (when, _, what) in enumerate(happened):
             head = "events  " if number == 0 else " " * 8
             if left > 0 and number == height - 1 > 0:
                 head = f"+{count(left)}".ljust(8)
@@ -36,10 +36,10 @@ class EventList(JobLines):
         return rows
 
 
-def events(job: JobView, look: Look) -> list[Event]:
-    """All that is known, the latest first."""
-    out: list[Event] = [(o.time, o.step, _overflow(o, look)) for o in job.overflows]
-    for alert in job.alerts:
+def events(job: JobView, look: Look, most: int) -> list[Event]:
+    """The latest things that happened, at most so many, the latest first."""
+    out: list[Event] = [(o.time, o.step, _overflow(o, look)) for o in job.overflows[-most:]]
+    for alert in job.alerts[-most:]:
         text = look.say(alert.message)
         out.append((alert.time, alert.step, [(text, _SEVERITY.get(alert.severity, "text"))]))
     if job.end is not None:
@@ -48,7 +48,7 @@ def events(job: JobView, look: Look) -> list[Event]:
         said = look.say(f"step {whole(job.end.step)}  {job.end.status}{why}")
         out.append((job.end.time, job.end.step, [(said, role)]))
     out.sort(key=lambda event: (event[0], event[1]), reverse=True)
-    return out
+    return out[:most]
 
 
 def _overflow(event: Overflow, look: Look) -> Row:

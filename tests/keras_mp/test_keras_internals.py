@@ -246,3 +246,49 @@ def test_what_is_stored_respects_a_stateless_scope():
     with keras.StatelessScope([(variable, keras.ops.convert_to_tensor([3.0]))]):
         assert float(internals.stored_value(variable)[0]) == 3.0
     assert float(internals.stored_value(variable)[0]) == 1.0
+
+
+def test_what_a_watcher_returns_takes_the_outputs_place():
+    layer = keras.layers.Dense(3, kernel_initializer="ones")
+    inputs = np.ones((2, 4), "float32")
+    with internals.observed_calls([layer], lambda layer, inputs, outputs: outputs * 2):
+        doubled = layer(inputs)
+    assert np.all(keras.ops.convert_to_numpy(doubled) == 8)
+    assert np.all(keras.ops.convert_to_numpy(layer(inputs)) == 4)
+
+
+def test_functions_of_a_functional_model_are_observed():
+    inputs = keras.Input((4,))
+    model = keras.Model(inputs, keras.ops.sigmoid(keras.layers.Dense(3)(inputs)))
+    functions = [op for op in model.operations if not isinstance(op, keras.layers.Layer)]
+    seen = []
+    with internals.observed_calls(functions, lambda op, _, out: seen.append((op, out.shape))):
+        model(np.ones((2, 4), "float32"))
+    assert len(seen) == 1 and tuple(seen[0][1]) == (2, 3)
+
+
+def test_the_next_call_alone_of_the_train_function_is_wrapped():
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    model.compile("sgd", loss="mse")
+    calls = []
+
+    def around(function):
+        def watched(*args):
+            calls.append(len(args))
+            return function(*args)
+
+        return watched
+
+    class Arm(keras.callbacks.Callback):
+        def on_train_batch_begin(self, batch, logs=None):
+            if batch in (1, 2):
+                internals.around_next_call(self.model, around)
+
+    x = np.ones((5, 2), "float32")
+    model.fit(x, x[:, :1], batch_size=1, verbose=0)
+    function = model.train_function
+    model.fit(x, x[:, :1], batch_size=1, verbose=0, callbacks=[Arm()])
+    assert len(calls) == 2 and model.train_function is function
+    undo = internals.around_next_call(model, around)
+    undo()
+    assert model.train_function is function

@@ -20,18 +20,20 @@ EXIT_INTERRUPTED = 130
 _EPILOG = "exit status: 0 well, 1 a warning, 2 unhealthy or wrong use, 3 nothing to read"
 
 
-def find_commands() -> dict[str, ModuleType]:
-    """Command name -> its module, in alphabetical order."""
-    names = sorted(m.name for m in pkgutil.iter_modules(commands.__path__))
+def find_commands(only: str | None = None) -> dict[str, ModuleType]:
+    """Command name -> its module, in alphabetical order; of that one name where there is one."""
+    found = sorted(m.name for m in pkgutil.iter_modules(commands.__path__))
+    names = {name.replace("_", "-"): name for name in found if not name.startswith("_")}
+    if only in names:
+        names = {only: names[only]}
     return {
-        name.replace("_", "-"): importlib.import_module(f"{commands.__name__}.{name}")
-        for name in names
-        if not name.startswith("_")
+        command: importlib.import_module(f"{commands.__name__}.{name}")
+        for command, name in names.items()
     }
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """The parser of all commands."""
+def build_parser(only: str | None = None) -> argparse.ArgumentParser:
+    """The parser of all commands; of one alone it is there sooner."""
     parser = argparse.ArgumentParser(
         prog="keras-mp",
         description="Mixed precision for Keras 3 that is safe, fast and visible.",
@@ -39,7 +41,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"keras-mp {__version__}")
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
-    for name, module in find_commands().items():
+    for name, module in find_commands(only).items():
         sub = subparsers.add_parser(name, help=module.HELP, description=module.HELP, epilog=_EPILOG)
         module.add_arguments(sub)
         sub.set_defaults(run=module.run)
@@ -49,8 +51,9 @@ def build_parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run ``keras-mp``. Returns the exit status."""
     _speak_any_encoding()
-    parser = build_parser()
-    args = parser.parse_args(argv)
+    words = sys.argv[1:] if argv is None else list(argv)
+    parser = build_parser(only=words[0] if words else None)
+    args = parser.parse_args(words)
     if args.command is None:
         parser.print_help(sys.stderr)
         return EXIT_WRONG_USE

@@ -17,9 +17,11 @@ BUDGET = 0.04
 MIN_SECONDS = 5.0
 # ... nor than this share of the time trained: some 250 looks in a day, however long it gets.
 GROWING = 0.02
-# What the first look may cost, in steps, before anything was measured: TensorFlow runs it without
-# its graph, jax compiles it.
-FIRST_STEPS = {"torch": 10.0, "tensorflow": 50.0, "jax": 500.0}
+# What the first look may cost before anything was measured, in steps and at least in seconds: seen
+# were up to 10 steps on torch and 125 on TensorFlow, which runs it without its graph; jax compiles
+# it. (benchmarks/numerics.py)
+FIRST_STEPS = {"torch": 12.0, "tensorflow": 150.0, "jax": 500.0}
+FIRST_SECONDS = {"torch": 0.05, "tensorflow": 0.3, "jax": 5.0}
 
 
 @dataclass(frozen=True)
@@ -73,7 +75,7 @@ class Schedule:
 
     def __init__(self, options: Options, backend: str):
         self._options = options
-        self._likely = FIRST_STEPS.get(backend, 50.0)
+        self._likely = FIRST_STEPS.get(backend, 150.0), FIRST_SECONDS.get(backend, 0.3)
         self._began: float | None = None
         self._first_step = 0
         self._looked_at: int | None = None
@@ -99,7 +101,8 @@ class Schedule:
         trained = now - self._began - self.spent
         cost = self._last_cost
         if cost is None:
-            cost = self._likely * trained / done
+            steps, seconds = self._likely
+            cost = max(steps * trained / done, seconds)
         return self.spent + cost <= BUDGET * trained
 
     def looked(self, now: float, step: int, seconds: float) -> None:

@@ -6,10 +6,13 @@
 Each figure is a ratio to float32 in the same framework: training steps a second (above 1: faster),
 and bytes kept for the backward pass (below 1: less). The variants of a model take turns in one
 process, a few steps each; the ratio is the median of the rounds' ratios. Time is processor time of
-one thread: other work on the machine disturbs it less than the clock's.
+one thread: other work on the machine disturbs it less than the clock's. The optimizer is plain SGD
+in all of them: what is compared is what layers do.
 
-    float32   Keras under float32                    global    Keras under the global policy
+    float32   Keras under float32
+    global    Keras under the global policy
     plan      the float32 model, planned and applied
+    fast      the same with `replace="speed"`: no layer that pays for bytes with time
     autocast  the same model in plain torch under torch.autocast, to its own float32
 """
 
@@ -22,10 +25,12 @@ import sys
 import time
 from pathlib import Path
 
+# Name -> the plan's `replace`; None without a plan.
+VARIANTS = {"float32": None, "global": None, "plan": True, "fast": "speed"}
 STEP_SECONDS = 0.3  # of float32, at least, in a turn
 
 
-def keras_steps(name, policy, planned=False):
+def keras_steps(name, policy, planned=None):
     """(a function that does one training step, the model, the inputs)."""
     import keras
     from policies_models import MODELS, data
@@ -34,13 +39,13 @@ def keras_steps(name, policy, planned=False):
 
     keras.utils.set_random_seed(0)
     build, batch = MODELS[name]
-    with keras_mp.policy_scope("float32" if planned else policy):
+    with keras_mp.policy_scope(policy if planned is None else "float32"):
         model, shape = build()
     x, y = data(name, shape, batch)
-    if planned:
-        keras_mp.plan(model, policy).apply(model)
+    if planned is not None:
+        keras_mp.plan(model, policy, replace=planned).apply(model)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile(keras.optimizers.Adam(1e-4), loss)
+    model.compile(keras.optimizers.SGD(1e-3), loss)
     x, y = keras.ops.convert_to_tensor(x), keras.ops.convert_to_tensor(y)
     return (lambda: model.train_on_batch(x, y)), model, x
 
@@ -59,7 +64,7 @@ def native_steps(name, autocast):
     shape = {"mlp": (784,), "convnet": (3, 32, 32)}.get(name, (64,))
     batch = MODELS[name][1]
     x, y = (torch.as_tensor(part) for part in data(name, shape, batch))
-    optimizer = torch.optim.Adam(model.parameters(), 1e-4)
+    optimizer = torch.optim.SGD(model.parameters(), 1e-3)
 
     def forward():
         with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
@@ -130,11 +135,11 @@ def turns(variants, rounds):
 def measure(name, policy, rounds, backend):
     """One model's row."""
     variants, kept = {}, {}
-    for variant, planned in (("float32", False), ("global", False), ("plan", True)):
+    for variant, planned in VARIANTS.items():
         chosen = "float32" if variant == "float32" else policy
         variants[variant], model, x = keras_steps(name, chosen, planned)
         kept[variant] = kept_bytes(model, x)
-    pairs = [("global", "float32"), ("plan", "float32")]
+    pairs = [(variant, "float32") for variant in VARIANTS if variant != "float32"]
     if backend == "torch" and policy == "mixed_bfloat16":
         for variant, autocast in (("native", False), ("autocast", True)):
             found = native_steps(name, autocast)
@@ -163,7 +168,7 @@ def as_text(rows):
     columns = [
         f"{variant}_{what}"
         for what in ("speed", "bytes")
-        for variant in ("global", "plan", "autocast")
+        for variant in ("global", "plan", "fast", "autocast")
         if any(f"{variant}_{what}" in row for row in rows)
     ]
     head = ["model", "float32 ms", *(column.replace("_", " ") for column in columns)]

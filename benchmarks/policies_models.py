@@ -1,5 +1,7 @@
 """The models of ``policies.py``: Keras' and, where there is one, the same in plain torch."""
 
+import itertools
+
 import numpy as np
 
 
@@ -98,7 +100,7 @@ def native(name):
 
     if name == "mlp":
         widths = [784, 1024, 1024, 1024]
-        pairs = zip(widths[:-1], widths[1:], strict=True)
+        pairs = itertools.pairwise(widths)
         hidden = [part for a, b in pairs for part in (nn.Linear(a, b), nn.ReLU())]
         return nn.Sequential(*hidden, nn.Linear(1024, 10))
     if name == "convnet":

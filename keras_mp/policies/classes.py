@@ -48,6 +48,13 @@ def is_quiet(name: str) -> bool:
     return made is not None and made.__module__ == "keras_mp.layers.products"
 
 
+def costs_time(name: str) -> bool:
+    """Whether ours pays for fewer bytes with time: products cast each weight again for its
+    gradient."""
+    made = _ours(name) if name.startswith(OURS) else None
+    return made is not None and made.__module__ == "keras_mp.layers.products"
+
+
 def why(name: str) -> str:
     """What the class of ours is better in, as a clause."""
     made = _ours(name)

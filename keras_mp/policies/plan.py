@@ -1,7 +1,7 @@
 """The plan for a model: each layer's policy, by your rules, by hazard, by worth, by category."""
 
 import dataclasses
-from typing import Any
+from typing import Any, Literal
 
 import keras
 
@@ -12,6 +12,7 @@ from keras_mp.policies.classes import (
     OURS,
     better_class,
     class_name,
+    costs_time,
     suits_float32,
     why,
 )
@@ -41,7 +42,7 @@ def plan(
     loss: Any = None,
     rules: Rules | None = None,
     device: Device | str | None = None,
-    replace: bool = True,
+    replace: bool | Literal["speed"] = True,
 ) -> PrecisionPlan:
     """A policy for every layer of a built model, each with its reason. Nothing is changed.
 
@@ -64,11 +65,13 @@ def plan(
         device: Where the model will compute, as ``recommend`` takes it. Defaults to the device of
             this process.
         replace: Let layers that ``keras_mp.layers`` does better become ones of ours, with the same
-            weights (``Row.replace``). A plan for float32 gives Keras' own back.
+            weights (``Row.replace``). True (the default) for all that keep fewer bytes; "speed"
+            leaves out those that pay for them with time, a cast of each weight a step; False for
+            none. A plan for float32 gives Keras' own back.
 
     Raises:
-        ValueError: The model is not built, a policy or device is not known, a rule matches no
-            layer, or there are targets and no loss.
+        ValueError: The model is not built, an argument is not known, a rule matches no layer, or
+            there are targets and no loss.
 
     Example:
 
@@ -78,6 +81,8 @@ def plan(
     plan.apply(model)
     ```
     """
+    if replace not in (True, False, "speed"):
+        raise ValueError(f"Expected True, False or 'speed'. Received: replace={replace!r}")
     where = device_of(device)
     if policy == "auto":
         policy = _auto(device, where)
@@ -107,7 +112,7 @@ class _Planner:
 
     replaced: frozenset[str] = frozenset()
 
-    def __init__(self, policy: str, around: Circumstances, rules: CheckedRules, replace: bool):
+    def __init__(self, policy: str, around: Circumstances, rules: CheckedRules, replace: Any):
         self.policy, self.around, self._user, self._replace = policy, around, rules, replace
         self.products = sum(work_of(place).products for place in around.structure.places)
         self._rows: dict[int, Row] = {}
@@ -134,6 +139,8 @@ class _Planner:
         # In a float32 row of a half-precision plan too, where it suits.
         mixed = self.around.half in HALF
         name = name if in_half or (mixed and suits_float32(name)) else None
+        if self._replace == "speed" and in_half and name is not None and costs_time(name):
+            name = None
         if row.code == "wide-output":
             sentence = f"{row.reason}: its logits are {self.around.half}'s, given in float32"
             return dataclasses.replace(row, reason=sentence, replace=HEAD)

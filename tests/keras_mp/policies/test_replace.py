@@ -124,6 +124,33 @@ class TestBothKinds:
         assert kept() < 0.9 * kept(replace=False)
 
 
+class TestForSpeed:
+    """What pays for bytes with a cast of each weight a step is left out; the rest stays."""
+
+    def test_layers_of_products_are_keras_own_and_the_others_ours(self):
+        every = keras_mp.plan(functional(), "mixed_bfloat16")
+        fast = keras_mp.plan(functional(), "mixed_bfloat16", replace="speed")
+        assert fast["norm"].replace == every["norm"].replace == OURS
+        assert fast["conv"].replace is None
+        assert (every["conv"].replace == "keras_mp.layers.Conv2D") == (BACKEND == "torch")
+
+    @pytest.mark.skipif(BACKEND != "torch", reason="the layers of products are torch's")
+    def test_it_changes_what_is_kept_of_the_weights(self):
+        """Kept, a cast need not be made again; the other way about for `True`."""
+        from keras_mp.numerics.memory import saved_bytes
+
+        def kept(replace):
+            model = functional()
+            keras_mp.plan(model, "mixed_bfloat16", replace=replace).apply(model)
+            return saved_bytes(model, X).weight_casts
+
+        assert kept("speed") > kept(True) == 0
+
+    def test_another_word_is_refused(self):
+        with pytest.raises(ValueError, match="Received: replace='memory'"):
+            keras_mp.plan(functional(), "mixed_bfloat16", replace="memory")
+
+
 class TestWhereItMustNotAppear:
     def test_in_float32_or_unwanted_or_kept_in_float32_by_a_rule(self):
         for planned in (

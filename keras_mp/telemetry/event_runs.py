@@ -28,9 +28,12 @@ MAX_FILES = 200
 # How much is read at a time: some thousand events, a fiftieth of a second.
 TURN_BYTES = 128 << 10
 SETTLED_NS = 2_000_000_000
-# Event files do not say how a job ends. A process that is gone is believed so after a moment; where
-# that cannot be told (another machine), a job that has been silent for so long has ended.
-GONE_SECONDS, SILENT_SECONDS = 5.0, 3600.0
+# Event files do not say how a job ends. A process that is gone is believed so after a moment (and
+# before health.py would call it dead); where that cannot be told (another machine), a job that has
+# been silent for so long has ended.
+GONE_SECONDS, SILENT_SECONDS = 1.0, 3600.0
+# A process that began later than its file by more than this is another one of the same number.
+START_TOLERANCE = 5.0
 SILENT_GAPS = 20.0
 
 _NAME = re.compile(r"tfevents\.(\d{9,11})\.(.+?)\.(\d{1,9})\.\d+(?:\.v2)?$")
@@ -208,7 +211,7 @@ class EventRun:
         begun, host, pid = writer or (0.0, "", 0)
         started = start_of(pid) if host == HOST and pid else None
         # A process that began after its file was another one: the number was given again.
-        living = started is not None and started <= begun + GONE_SECONDS
+        living = started is not None and started <= begun + START_TOLERANCE
         self._process = (pid, begun, host) if writer else None
         self.job.meta = Meta(
             run_id=self.job.run_id,
@@ -244,7 +247,7 @@ class EventRun:
         if self._process is not None and self._process[2] == HOST:
             pid, begun, _ = self._process
             started = start_of(pid)
-            gone = started is None or started > begun + GONE_SECONDS
+            gone = started is None or started > begun + START_TOLERANCE
             if gone and silent > GONE_SECONDS:
                 reason = "its process is gone; event files do not say how it ended"
         else:

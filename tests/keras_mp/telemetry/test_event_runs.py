@@ -9,7 +9,7 @@ import time
 import numpy as np
 import pytest
 
-from keras_mp.telemetry import event_runs
+from keras_mp.telemetry import event_runs, health
 from keras_mp.telemetry.event_fold import WORST, loss_rank
 from keras_mp.telemetry.health import verdict
 from keras_mp.telemetry.runs import RunsFolder
@@ -128,6 +128,7 @@ def test_a_job_whose_process_is_gone_has_ended_and_is_no_alarm(tmp_path, monkeyp
         "[w.add_scalar('loss', 1.0, i) for i in range(9)]\nw.close()"
     )
     subprocess.run([sys.executable, "-c", code, str(tmp_path / "a")], check=True)
+    assert event_runs.GONE_SECONDS < health.DEAD_SECONDS  # it is never called dead in between
     monkeypatch.setattr(event_runs, "GONE_SECONDS", 0.0)
     (job,) = jobs(tmp_path).values()
     found = verdict(job, time.time())

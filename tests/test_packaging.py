@@ -68,6 +68,11 @@ def test_the_wheel_carries_the_demos_task_as_it_stands_in_examples(wheel):
     assert carried == (ROOT / "examples/digit_heatmap.py").read_bytes()
 
 
+def test_the_wheel_carries_what_the_papers_benchmark_measured_for_the_lab(wheel):
+    carried = zipfile.ZipFile(wheel).read("tui/lab/data/paper.json")
+    assert carried == (ROOT / "docs/paper.json").read_bytes()
+
+
 def test_the_extras_are_those_that_the_documentation_names():
     extras = PROJECT["optional-dependencies"]
     assert {"torch", "tensorflow", "jax", "tui", "gpu", "tensorboard", "dev"} <= set(extras)

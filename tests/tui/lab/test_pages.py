@@ -2,7 +2,9 @@
 
 import json
 import math
+import re
 from importlib import resources
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,7 +22,7 @@ from tui.lab.memory import MemoryPage
 from tui.lab.numbers import parse, short
 from tui.lab.ops import WORDS, OpsPage, layers_in
 from tui.lab.recorded import demo_gradients, job_gradients, nets, overflows
-from tui.lab.results import VIEWS, ResultsPage
+from tui.lab.results import OURS, VIEWS, ResultsPage
 from tui.lab.scale import ScalePage
 from tui.lab.scaler import Scaler
 from tui.lab.screen import in_ascii
@@ -28,6 +30,7 @@ from tui.lab.step import StepPage
 from tui.lab.training_step import WEIGHT, Setting, add_up, take
 from tui.look import Look
 
+ROOT = Path(__file__).parents[3]
 FLOAT16 = FORMATS["float16"]
 
 
@@ -400,6 +403,36 @@ def test_every_published_figure_can_be_read():
     for one in accuracies():
         assert f"{one.baseline:g}" in seen and f"{one.mixed:g}" in seen, one
     assert "2015" in seen and "2209.05433" in seen
+
+
+def test_our_own_figures_are_those_of_the_papers_benchmark():
+    kept = json.loads((ROOT / "docs" / "paper.json").read_text())
+    page = ResultsPage()
+    page.view = "ours"
+    seen = shown(page)
+    for _ in range(12):
+        seen += shown(press(page, "pagedown"))
+    hits = [
+        run["metrics"]["hits"]
+        for run in kept["runs"]
+        if (run["task"], run["variant"]) == ("heat_map", "float16, unscaled")
+    ]
+    assert len(hits) == 3
+    assert re.search(rf"float16, unscaled +\S+ +{np.mean(hits):.4f}", seen)
+    for task, (name, metric, _) in OURS.items():
+        found = {r["variant"] for r in kept["runs"] if r["task"] == task and metric in r["metrics"]}
+        assert found, task
+        assert name in seen and all(variant in seen for variant in found)
+    for claim in kept["claims"]:
+        assert claim["claim"].split(":")[0][:40] in seen
+        assert claim["verdict"] in seen
+
+
+def test_where_the_benchmark_has_not_run_there_are_no_figures(monkeypatch):
+    monkeypatch.setattr("tui.lab.results.paper_runs", lambda: None)
+    page = ResultsPage()
+    page.view = "ours"
+    assert "there are no figures" in shown(page)
 
 
 def test_scrolling_stops_at_both_ends():

@@ -8,7 +8,6 @@ the view: gradients by exponent, and what a loss scale would save.
 
 import math
 from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -36,7 +35,8 @@ def probe(
     """Look at a model's numbers once: ``print(keras_mp.probe(model, (x, y)))``.
 
     The model runs forward and backward in float32, and if it computes in float16 a second time as
-    it is. It is not trained by that: weights, BatchNorm statistics, seeds and metrics stay.
+    it is. It is not trained by that: weights, BatchNorm statistics, seeds and metrics stay. Every
+    layer's output and its gradient are in memory at once, in float32.
 
     Args:
         model: A Keras model: functional, sequential, subclassed; nested, with shared layers.
@@ -67,8 +67,7 @@ def probe(
     x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)
     x, y, sample_weight = (_tensors(part) for part in (x, y, sample_weight))
     if not model.built:
-        with keras.StatelessScope() if keras.backend.backend() == "jax" else nullcontext():
-            model(x, training=False)
+        model(x, training=False)
     if y is not None and loss is None and not getattr(model, "compiled", False):
         raise ValueError(
             "A probe of gradients needs a loss. Expected a compiled model, or `loss` such as "

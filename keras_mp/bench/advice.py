@@ -36,7 +36,13 @@ def advise(
     if base is None or base.rate is None:
         why = base.error if base is not None else "it was not asked for"
         text = f"There is nothing to compare with: float32 has no figures ({why})."
-        return Advice("float32", [("no-baseline", text)], text)
+        running = [v for v in variants if v.rate and v.name != "float32"]
+        if base is None or not running:
+            return Advice("float32", [("no-baseline", text)], text)
+        best = max(running, key=lambda v: v.rate.median if v.rate else 0.0)
+        rate = best.rate.median if best.rate else 0.0
+        more = f"{best.name} does run, at {rate:,.4g} samples/s: use that."
+        return Advice(best.name, [("no-baseline", text)], f"{text} {more}")
     rivals = [v for v in variants if v.name != "float32" and v.rate and v.speedup]
     sound = [v for v in rivals if losses_agree(base, v)]
     chosen = _choose(base, sound)

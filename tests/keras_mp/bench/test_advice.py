@@ -74,10 +74,17 @@ class TestChoice:
         assert "mixed_float16 failed: out of memory." in advice.paragraph
 
     def test_without_float32_there_is_nothing_to_compare(self):
+        advice = advise([variant("mixed_bfloat16")], 32)
+        assert (advice.switch_to, codes(advice)) == ("float32", ["no-baseline"])
+
+    def test_what_runs_where_float32_does_not_is_recommended(self):
         failed = Variant("float32", "float32", error="out of memory")
-        advice = advise([failed, variant("mixed_bfloat16")], 32)
-        assert codes(advice) == ["no-baseline"]
-        assert "out of memory" in advice.paragraph
+        fast = Variant("planned", "mixed_bfloat16", rate=Spread(150.0, 149.0, 151.0))
+        advice = advise([failed, variant("mixed_bfloat16"), fast], 32)
+        assert (advice.switch_to, codes(advice)) == ("planned", ["no-baseline"])
+        assert "no figures (out of memory). planned does run, at 150 samples/s" in advice.paragraph
+        also = Variant("planned", "mixed_bfloat16", error="out of memory")
+        assert advise([failed, also], 32).switch_to == "float32"
 
 
 class TestHeldBack:

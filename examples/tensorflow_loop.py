@@ -57,7 +57,7 @@ def main(argv=None):
             optimizer.apply(tape.gradient(scaled, [v.value for v in variables]), variables)
             return loss  # unscaled, and still on the device: the journal fetches it now and then
 
-        for images, labels in batches:
+        for images, labels in run.batches(batches):  # tells the wait for input, too
             run.step(loss=train(images, labels), samples=args.batch_size)
 
         right = tf.argmax(model(x[1500:]), axis=1) == y[1500:]

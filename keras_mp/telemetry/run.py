@@ -4,9 +4,9 @@ import math
 import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from keras_mp.telemetry import about
 from keras_mp.telemetry.alerts import OnAlert
@@ -15,6 +15,8 @@ from keras_mp.telemetry.fetch import detached, fetch
 from keras_mp.telemetry.recorder import Recorder, check_every
 from keras_mp.telemetry.sources import PlainSource, Source, longest_gap, source_for
 from keras_mp.telemetry.telling import Numbers
+
+T = TypeVar("T")
 
 
 @dataclass
@@ -25,6 +27,7 @@ class _Waiting:
     metrics: dict[str, Any] = field(default_factory=dict)
     samples: int | None = None
     tokens: int | None = None
+    input_wait: float | None = None
     scale: Any = None
     skipped: Any = None
 
@@ -187,6 +190,26 @@ class Run:
             now = time.perf_counter()
         self._begun = now
 
+    def batches(self, source: Iterable[T]) -> Iterator[T]:
+        """The batches of ``source``, with the time that the loop waits for each.
+
+        ```python
+        for x, y in run.batches(dataset):
+            run.step(loss=train_step(x, y), samples=len(x))
+        ```
+
+        So the wait for input is told apart from the work; without it, it is not known.
+        """
+        clock, iterator = time.perf_counter, iter(source)
+        while True:
+            began = clock()
+            try:
+                batch = next(iterator)
+            except StopIteration:
+                return
+            self._waiting.input_wait = (self._waiting.input_wait or 0.0) + clock() - began
+            yield batch
+
     def result(self, **values: float) -> None:
         """A measure of the job in your own terms, such as ``hits=0.703``."""
         self._recorder.result({name: float(value) for name, value in values.items()})
@@ -224,6 +247,7 @@ class Run:
             metrics=dict(zip(told.metrics, fetch(list(told.metrics.values())), strict=True)),
             samples=told.samples,
             tokens=told.tokens,
+            input_wait=told.input_wait,
             scale=None if told.scale is None else fetch([told.scale])[0],
             skipped=None if told.skipped is None else int(fetch([told.skipped])[0]),
         )

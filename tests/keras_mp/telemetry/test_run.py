@@ -2,11 +2,13 @@
 
 import logging
 import os
+import time
 
 import numpy as np
 import pytest
 
 from keras_mp.telemetry.runs import RunsFolder
+from keras_mp.telemetry.tail import JournalFile
 
 pytestmark = pytest.mark.backend
 
@@ -191,3 +193,29 @@ def test_several_optimizers_are_told_apart(run_of, only_job):
     assert (job.step, job.skipped, job.latest.applied) == (12, 4, 20)
     assert (job.scale, job.latest.metrics["scale:second"]) == (128.0, 64.0)
     assert set(job.scales["scale"]) == {256.0, 128.0}  # drawn: the first one's alone
+
+
+def test_the_wait_for_batches_of_a_loop_of_one_s_own(run_of, only_job, tmp_path):
+    pause = 0.02  # sleep() takes at least so long
+
+    def source(wait):
+        for i in range(10):
+            time.sleep(wait)
+            yield i
+
+    with run_of(every=3) as run:
+        for i in run.batches(source(pause)):
+            run.step(loss=float(i))
+    windows = [x for x in JournalFile(tmp_path / "job/events-0.jsonl").read() if x.kind == "step"]
+    assert [w.step for w in windows][-1] == 10
+    assert sum(w.input_wait for w in windows) >= 9 * pause and 0 < only_job().input_share <= 1
+    with run_of(name="works", every=3) as run:
+        for i in run.batches(source(0.0)):
+            time.sleep(pause)
+            run.step(loss=float(i))
+    windows = [x for x in JournalFile(tmp_path / "works/events-0.jsonl").read() if x.kind == "step"]
+    assert sum(w.seconds - w.input_wait for w in windows) >= 10 * pause
+    with run_of(name="unknown") as run:
+        run.step(loss=1.0)
+    windows = JournalFile(tmp_path / "unknown/events-0.jsonl").read()
+    assert all(w.input_wait is None for w in windows if w.kind == "step")

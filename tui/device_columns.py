@@ -8,7 +8,7 @@ from keras_mp.telemetry.records import Memory
 from tui.devices import Devices
 from tui.drawing.roles import Piece
 from tui.job_columns import ENDED, room_cell
-from tui.room import gpu_of, here, peak
+from tui.room import gpu_of, peak
 from tui.snapshot import JobView
 from tui.widgets.columns import Column
 
@@ -31,10 +31,10 @@ def _bytes(of: Callable[[Memory], int | None]) -> Cell:
 
 def _device(job: JobView, devices: Devices) -> Piece:
     gpu = gpu_of(job, job.pids, devices)
-    if gpu is not None:
-        return f"GPU{gpu.index}", "text"
     name = (job.meta.device if job.meta else None) or UNKNOWN
-    return (name if here(job, devices) or not job.meta else f"{job.meta.host}: {name}"), "text"
+    text = f"GPU{gpu.index}" if gpu is not None else name
+    away = job.meta is not None and job.meta.host != devices.host
+    return (f"{job.meta.host}: {text}" if away and job.meta else text), "text"
 
 
 def _held(job: JobView, devices: Devices) -> Piece:

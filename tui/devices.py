@@ -66,12 +66,37 @@ class Devices:
     Attributes:
         reason: Why there is no GPU, in a sentence; "" if there is one.
         host: Whose devices these are: jobs of other hosts have none of them.
+        elsewhere: Those of the other hosts that are watched.
     """
 
     gpus: tuple[Gpu, ...] = ()
     reason: str = ""
     machine: Machine = Machine()
     host: str = HOST
+    elsewhere: "tuple[Devices, ...]" = ()
+
+    @property
+    def all(self) -> "tuple[Devices, ...]":
+        """Host by host, this one first."""
+        return self, *self.elsewhere
+
+    def of(self, host: str) -> "Devices | None":
+        """Those of one host; None where they are not known."""
+        return next((devices for devices in self.all if devices.host == host), None)
+
+
+class History:
+    """Ten minutes of what a device had in use, a point a second."""
+
+    def __init__(self) -> None:
+        self._points: deque[tuple[float, float, float]] = deque(maxlen=HISTORY_SECONDS)
+
+    def add(self, now: float, used: int | None, total: int | None, busy: float | None) -> Table:
+        nan = float("nan")
+        share = used / total if used is not None and total else nan
+        self._points.append((now, share, nan if busy is None else busy))
+        time, used_share, utilisation = np.array(self._points, dtype=np.float64).T
+        return Table({"step": time, "time": time, "used": used_share, "utilisation": utilisation})
 
 
 NO_DEVICES = Devices()
@@ -105,7 +130,7 @@ class DeviceReader:
         self._try_at = float("-inf")
         self._read_at = float("-inf")
         self._busy: tuple[int, int] | None = None
-        self._history: dict[str, deque[tuple[float, float, float]]] = {}
+        self._history: dict[str, History] = {}
         self._last = NO_DEVICES
 
     def read(self, now: float) -> Devices:
@@ -229,14 +254,7 @@ class DeviceReader:
     def _remember(
         self, key: str, now: float, used: int | None, total: int | None, busy: float | None
     ) -> Table:
-        points = self._history.setdefault(key, deque(maxlen=HISTORY_SECONDS))
-        nan = float("nan")
-        share = used / total if used is not None and total else nan
-        points.append((now, share, nan if busy is None else busy))
-        columns = np.array(points, dtype=np.float64).T
-        names = ("step", "used", "utilisation")
-        table = dict(zip(names, columns, strict=True))
-        return Table(table | {"time": columns[0]})
+        return self._history.setdefault(key, History()).add(now, used, total, busy)
 
 
 def _bytes(value: int | None) -> int | None:

@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from keras_mp.telemetry.health import Alive, Verdict, verdict
@@ -11,7 +11,7 @@ from keras_mp.telemetry.jobs import Job
 from keras_mp.telemetry.process import is_alive
 from keras_mp.telemetry.runs import RunsFolder
 from tui.clock import Clock, WallClock
-from tui.devices import NO_DEVICES, DeviceReader
+from tui.devices import NO_DEVICES, DeviceReader, Devices
 from tui.places import open_places
 from tui.skips import skips_of
 from tui.snapshot import JobView, Snapshot, Table, view
@@ -87,7 +87,7 @@ class Reader:
         errors: list[str] = []
         jobs: dict[str, JobView] = {}
         seen = self._only_seen(seconds)
-        self._now = self._devices.read(self._clock.now())
+        self._now = replace(self._devices.read(self._clock.now()), elsewhere=self._elsewhere())
         for path, folder in self._folders.items():
             folder.poll(seconds, True, seen.get(path, ()) if seen is not None else None)
             # Not who used up the time: on a busy machine every look would.
@@ -119,6 +119,11 @@ class Reader:
             path, _, run = key.partition("\0")
             seen.setdefault(path, set()).add(run)
         return seen
+
+    def _elsewhere(self) -> tuple[Devices, ...]:
+        """The devices of the other hosts that answer, each once."""
+        told = (f.devices for f in self._folders.values() if not isinstance(f, RunsFolder))
+        return tuple({d.host: d for d in told if d is not None}.values())
 
     def close(self) -> None:
         """End what runs for hosts elsewhere."""

@@ -23,6 +23,8 @@ from keras_mp.telemetry.folders import parse_events_file
 from keras_mp.telemetry.jobs import Job
 from keras_mp.telemetry.relay import FRAME_BYTES, MAX_META_BYTES, is_event_file, is_meta
 from keras_mp.telemetry.runs import RunsFolder
+from tui.devices import Devices
+from tui.far_devices import FarDevices
 
 SSH = (
     *("ssh", "-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10"),
@@ -66,6 +68,8 @@ class RemoteRuns:
         self._start = start or self._ssh
         self._mirror = Path(tempfile.mkdtemp(prefix="keras-mp-"))
         self._folder = RunsFolder(self._mirror)
+        self._far = FarDevices()
+        self._devices: Devices | None = None
         self._said: str | None = None
         self._trouble: str | None = "connecting"
         self._connected = False
@@ -89,6 +93,11 @@ class RemoteRuns:
     @property
     def loading(self) -> bool:
         return self._folder.loading
+
+    @property
+    def devices(self) -> Devices | None:
+        """The host's GPUs and memory; None while it is away or does not tell."""
+        return None if self.away else self._devices
 
     @property
     def catching_up(self) -> bool:
@@ -214,6 +223,8 @@ class RemoteRuns:
             self._connected, self.last_heard = True, time.time()
             if "file" in head:
                 self._take(head, pipe)
+            elif "devices" in head:
+                self._devices = self._far.take(head["devices"], time.time())
             elif "error" in head:
                 self._said = str(head["error"])[:500]
                 self._caught_up.set()

@@ -24,15 +24,20 @@ class Measured(Protocol):
 
 
 def here(job: Measured, devices: Devices) -> bool:
-    """Whether the job runs on the machine of these devices."""
-    return job.meta is not None and job.meta.host == devices.host
+    """Whether the job runs on a machine whose devices these are."""
+    return of(job, devices) is not None
+
+
+def of(job: Measured, devices: Devices) -> Devices | None:
+    """The devices of the job's own host; None where they are not known."""
+    return devices.of(job.meta.host) if job.meta is not None else None
 
 
 def gpu_of(job: Measured, pids: Collection[int], devices: Devices) -> Gpu | None:
     """The GPU that the job's process is on; None where none lists its pid."""
-    if not here(job, devices):
-        return None
-    return next((gpu for gpu in devices.gpus if gpu.processes.keys() & set(pids)), None)
+    own = of(job, devices)
+    gpus = own.gpus if own is not None else ()
+    return next((gpu for gpu in gpus if gpu.processes.keys() & set(pids)), None)
 
 
 def peak(job: Measured) -> int | None:
@@ -59,10 +64,10 @@ def room(job: Measured, pids: Collection[int], devices: Devices) -> tuple[int | 
         if total is None:
             return None, None
         return max(0, total - most - _held_by_others(pids, gpu)), total
-    machine = devices.machine
-    if not here(job, devices) or machine.used is None or machine.total is None:
+    own = of(job, devices)
+    if own is None or own.machine.used is None or own.machine.total is None:
         return None, None
-    return machine.total - machine.used, machine.total
+    return own.machine.total - own.machine.used, own.machine.total
 
 
 def _held_by_others(pids: Collection[int], gpu: Gpu | None) -> int:

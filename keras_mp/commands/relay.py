@@ -10,6 +10,8 @@ import time
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from keras_mp.telemetry.relay import Relay
 
 HELP = "send the journals under a folder to standard output as they grow (for host:runs over ssh)"
@@ -47,16 +49,30 @@ def run(args: argparse.Namespace) -> int:
         threading.Thread(target=_end_with_input, daemon=True).start()
     relay = Relay(os.path.expanduser(args.runs), since)
     with contextlib.suppress(BrokenPipeError):
-        _send(relay, args.once)
+        _send(relay, args.once, _devices)
     # The reader has gone: flushing standard output at exit would complain about that.
     with contextlib.suppress(OSError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
 
 
-def _send(relay: "Relay", once: bool) -> None:
+def _devices() -> "Callable[[], bytes]":
+    """Tells this host's GPUs and memory, as a frame without a body."""
+    from tui.devices import DeviceReader
+    from tui.far_devices import encode
+
+    reader = DeviceReader()
+
+    def tell() -> bytes:
+        return json.dumps({"devices": encode(reader.read(time.time()))}).encode() + b"\n"
+
+    return tell
+
+
+def _send(relay: "Relay", once: bool, devices: "Callable[[], Callable[[], bytes]]") -> None:
     out = sys.stdout.buffer
     spoken, said, news = 0.0, None, True
+    told, tell = 0.0, None
     while True:
         sent = 0
         for frame in relay.frames():
@@ -74,6 +90,11 @@ def _send(relay: "Relay", once: bool) -> None:
         else:
             now = spoken
         spoken, news = now, sent > 0
+        # Only once the journals are there: they are what somebody waits for.
+        if not once and not sent and time.monotonic() - told >= HEARTBEAT_SECONDS:
+            tell = tell or devices()
+            told = time.monotonic()
+            out.write(tell())
         out.flush()
         if not sent:
             if once:

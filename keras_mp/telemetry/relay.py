@@ -8,6 +8,7 @@ Frames: a line of JSON, then ``size`` bytes as they are in the file, then a line
     {"file": "resnet50/meta.json", "offset": 0, "size": 640}               replace the whole
     {"file": "theirs/train/events.out.tfevents.17...", ...}    another program's: append there
     {"error": "runs does not exist"}                                       nothing to send, why
+    {"devices": {"host": "gpu1", "gpus": [...], "machine": {...}}}         GPUs and memory now
     {}                                                                     still here
 
 The near end says once how much of each file it has ({"resnet50/events-0.jsonl": 81920}), so a

@@ -4,17 +4,22 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from helpers.dashboard import last_time, row_of, screen_text
+from helpers.nvml import FakeGpu, FakeNvml
 
 from keras_mp.telemetry.relay import Relay
 from tui.app import MonitorApp
 from tui.clock import SetClock
+from tui.devices import DeviceReader
+from tui.far_devices import FarDevices, encode
 from tui.places import parse
 from tui.remote import RemoteRuns, command
 
@@ -267,3 +272,93 @@ def test_once_reads_another_machine_too(host, runs):
     )
     assert away.returncode == 3
     assert "unreachable" in away.stderr
+
+
+PYNVML = """
+import sys
+sys.path.insert(0, {helpers!r})
+from nvml import FakeGpu, FakeNvml
+
+fake = FakeNvml(FakeGpu(used=100_000_000_000, processes={{{pid}: 90_000_000_000}}))
+NVMLError, NVML_TEMPERATURE_GPU = fake.NVMLError, fake.NVML_TEMPERATURE_GPU
+globals().update({{name: getattr(fake, name) for name in dir(fake) if name.startswith("nvmlD")}})
+nvmlInit, nvmlShutdown = fake.nvmlInit, fake.nvmlShutdown
+"""
+
+
+async def test_the_gpus_of_another_host_come_with_its_jobs(host, runs, tmp_path, monkeypatch):
+    """The far end reads its own NVML; the job there is found by its pid, the one here is not."""
+    source = runs.add("killed").path / "killed"
+    meta = json.loads((source / "meta.json").read_text())
+    here = socket.gethostname()
+    (host.runs / "far").mkdir()
+    shutil.copy(source / "events-0.jsonl", host.runs / "far")
+    (host.runs / "far" / "meta.json").write_text(json.dumps(meta | {"host": here, "name": "far"}))
+    modules = tmp_path / "modules"
+    modules.mkdir()
+    helpers = str(Path(__file__).parents[1] / "helpers")
+    (modules / "pynvml.py").write_text(PYNVML.format(helpers=helpers, pid=meta["pid"]))
+    monkeypatch.setenv("PYTHONPATH", str(modules))
+    app = MonitorApp(
+        ["gpu1:runs", str(runs.path)],
+        alive=lambda *_: True,
+        live=False,
+        devices=DeviceReader(FakeNvml(broken="none here"), host="laptop"),
+    )
+    far = app.reader._folders["gpu1:runs"]
+    async with app.run_test(size=(140, 40)) as pilot:
+        far.settle(20)
+        wait(lambda: far.devices is not None)
+        app.look_now()
+        await pilot.pause()
+        assert app.snapshot.devices.host == "laptop"
+        (there,) = app.snapshot.devices.elsewhere
+        assert (there.host, there.gpus[0].used) == (here, 100_000_000_000)
+        rooms = {job.name: job.room for job in app.snapshot.jobs}
+        assert rooms["far"][1] is not None, "what the far machine has left"
+        assert rooms["killed"] == (None, None), "nobody tells of its host"
+        await pilot.press("v")
+        await pilot.pause()
+        shown = "\n".join(screen_text(app))
+        assert f"{here}: GPU0" in shown, "the job's device"
+        assert "100/141 GB" in shown
+        assert "No GPU of NVIDIA's can be read here (none here)." in shown
+        host.down.touch()
+        os.killpg(far._child.pid, signal.SIGKILL)
+        wait(lambda: far.away)
+        assert far.devices is None, "what a host had before it went away is no reading"
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        None,
+        [],
+        {"host": 3},
+        {"host": "a", "gpus": [3, {"index": "0"}, {"index": 0, "used": -1, "utilisation": 7}]},
+        {"host": "a\x1b[2J", "gpus": 3, "machine": [], "reason": {}},
+        {"host": "a", "machine": {"used": float("nan"), "total": 1e400, "cores": 10**30}},
+        {"host": "a", "gpus": [{"index": 0, "processes": {"x": 1, "-3": 1, "7": "much"}}] * 1000},
+    ],
+)
+def test_whatever_a_far_end_says_of_its_devices_is_checked(said):
+    devices = FarDevices().take(said, 100.0)
+    if devices is None:
+        return
+    assert "\x1b" not in devices.host
+    assert len(devices.gpus) <= 64
+    for gpu in devices.gpus:
+        assert gpu.used is None
+        assert gpu.utilisation is None
+        assert gpu.processes in ({}, {7: None})
+    machine = devices.machine
+    assert (machine.used, machine.total, machine.cores) == (None, None, None)
+
+
+def test_devices_survive_the_journey():
+    told = DeviceReader(FakeNvml(FakeGpu(processes={3: 5, 4: None})), host="gpu1").read(100.0)
+    sent = json.loads(json.dumps(encode(told)))
+    arrived = FarDevices().take(sent, 100.0)
+    assert arrived.host == "gpu1"
+    assert replace(arrived.gpus[0], history=told.gpus[0].history) == told.gpus[0]
+    assert arrived.gpus[0].history["utilisation"].tolist() == [0.87]

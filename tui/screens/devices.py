@@ -118,19 +118,21 @@ class DevicesScreen(ShownScreen):
 
 def history(devices: Devices, column: str, title: str, look: Look) -> Chart:
     """The last minutes of each device, a line each; of the machine where there is no GPU."""
-    tables: Sequence[Table] = [gpu.history for gpu in devices.gpus[: len(LINES)]]
-    names = [f"GPU{gpu.index}" for gpu in devices.gpus[: len(LINES)]]
+    many = len(devices.all) > 1
+    gpus = [(host, gpu) for host in devices.all for gpu in host.gpus][: len(LINES)]
+    tables: Sequence[Table] = [gpu.history for _, gpu in gpus]
+    names = [f"{h.host} GPU{g.index}" if many else f"GPU{g.index}" for h, g in gpus]
     if not tables:
-        tables, names = [devices.machine.history], ["this machine"]
+        tables = [host.machine.history for host in devices.all[: len(LINES)]]
+        names = [host.host if many else "this machine" for host in devices.all]
     series = []
     for table in tables:
         known = ~np.isnan(table[column])
         series.append(Series(table["time"][known], table[column][known]))
     ends = [float(s.x[-1]) for s in series if len(s.x)]
     last = max(ends, default=0.0)
-    now = " · ".join(
-        f"{name} {share(float(s.y[-1]))}" for name, s in zip(names, series, strict=True) if len(s.y)
-    )
+    last_values = [(n, float(s.y[-1])) for n, s in zip(names, series, strict=False) if len(s.y)]
+    now = " · ".join(f"{name} {share(value)}" for name, value in last_values)
 
     def ago(time: float) -> str:
         return "now" if time >= last else f"{duration(last - time)} ago"

@@ -30,20 +30,28 @@ class DeviceCards(Lines):
 
     def needed(self) -> int:
         """Rows that all of it takes."""
-        return len(self._devices.gpus) + bool(self._devices.reason) + 2
+        hosts = self._devices.all
+        return 1 + sum(len(d.gpus) + bool(d.reason) + 1 + (len(hosts) > 1) for d in hosts)
 
     def rows(self, width: int, height: int) -> Sequence[Row]:
-        devices, say = self._devices, self._look.say
+        hosts, say = self._devices.all, self._look.say
         rows = [self._titles(width)]
-        rows += [self._gpu(gpu, width) for gpu in devices.gpus]
+        for devices in hosts:
+            if len(hosts) > 1:
+                rows.append([(say(devices.host), "strong")])
+            rows += [self._gpu(gpu, devices.host, width) for gpu in devices.gpus]
+            rows.append(self._machine(devices, width))
+            if devices.reason:
+                rows.append([(fit(say(devices.reason), width), "muted")])
+        return rows
+
+    def _machine(self, devices: Devices, width: int) -> Row:
         machine = devices.machine
         cores = f"{machine.cores} cores" if machine.cores else ""
-        name = say("this machine")
         rest: Row = [(f"  {cores}", "muted")]
-        rows.append(self._row(name, machine.used, machine.total, machine.utilisation, rest, width))
-        if devices.reason:
-            rows.append([(fit(say(devices.reason), width), "muted")])
-        return rows
+        name = "this machine" if devices is self._devices else "its memory"
+        used, total, busy = machine.used, machine.total, machine.utilisation
+        return self._row(self._look.say(name), used, total, busy, rest, width)
 
     def _widths(self, width: int) -> tuple[int, int, bool]:
         """Cells of a name, of a bar, and whether there is room for the rest."""
@@ -59,8 +67,9 @@ class DeviceCards(Lines):
         row: Row = [(f"{fit('', name)}{memory}   {used}", "muted")]
         return [*row, ("   sensors and other processes", "muted")] if rest else row
 
-    def _gpu(self, gpu: Gpu, width: int) -> Row:
-        pids = {pid for job in self._jobs for pid in job.pids}
+    def _gpu(self, gpu: Gpu, host: str, width: int) -> Row:
+        jobs = [job for job in self._jobs if job.meta is not None and job.meta.host == host]
+        pids = {pid for job in jobs for pid in job.pids}
         rest = []
         if gpu.temperature is not None:
             rest.append(f"{gpu.temperature} °C")

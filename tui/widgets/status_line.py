@@ -73,7 +73,8 @@ class StatusLine(Lines):
 
 def gpus(devices: Devices) -> str:
     """``GPU0 61.2/141 GB  87 %``, several together; nothing where there is none."""
-    known = [gpu for gpu in devices.gpus if gpu.used is not None and gpu.total]
+    every = [gpu for host in devices.all for gpu in host.gpus]
+    known = [gpu for gpu in every if gpu.used is not None and gpu.total]
     if not known:
         return ""
     name = f"GPU{known[0].index}" if len(known) == 1 else f"{len(known)} GPUs"

@@ -302,6 +302,19 @@ def test_an_epoch_of_compiling_steps_alone_leaves_no_gap_in_the_history(keras, t
     assert np.isnan(first) and second > 0
 
 
+def test_event_files_beside_the_journal_tell_the_same(keras, tmp_path):
+    x, y = data(20, {4})
+    monitor = monitor_of(tmp_path / "runs", every=3, tensorboard=tmp_path / "board")
+    fit(compiled(keras), x, y, monitor)
+    journals, boards = RunsFolder(tmp_path / "runs"), RunsFolder(tmp_path / "board")
+    for folder in (journals, boards):
+        folder.poll(None)
+    (ours,), (theirs,) = journals.jobs, boards.jobs
+    assert theirs.run_id == "job"
+    for column in ("step", "loss", "scale", "skipped", "grad_norm"):
+        np.testing.assert_allclose(theirs.series[column], ours.series[column], rtol=1e-6)
+
+
 def test_fit_again_goes_on_in_the_same_journal(keras, tmp_path):
     x, y = data(10, {4})
     model, monitor = compiled(keras), monitor_of(tmp_path, every=3)

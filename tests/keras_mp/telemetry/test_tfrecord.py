@@ -1,12 +1,15 @@
 """The frames of event files: check sums from outside, any cut, any damage."""
 
 import struct
+import time
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keras_mp.telemetry.event_proto import decode_event, scalars
+from keras_mp.telemetry.report import as_json, as_table, look
+from keras_mp.telemetry.runs import RunsFolder
 from keras_mp.telemetry.tfrecord import (
     MAX_FRAME_BYTES,
     FrameFile,
@@ -127,3 +130,36 @@ def test_scalars_come_back_as_they_were(values, step, time):
     assert (event.time, event.step) == (time, step)
     surrogate_free = {k.encode("utf-8", "replace").decode(): v for k, v in values.items()}
     assert str(event.values) == str(surrogate_free)  # as text: nan is nan
+
+
+HOSTILE = st.one_of(
+    st.floats(allow_nan=True, allow_infinity=True, width=32),
+    st.sampled_from([0.0, -1.0, 1e38, 2.0**24, float("nan")]),
+)
+TAGS = st.sampled_from(
+    ["loss", "Loss/train", "loss_scale", "skipped_steps", "epoch", "samples_per_second", "lr",
+     "memory/process_resident", "memory/x", "\x1b[2J\u202e", "", "val/loss", "a" * 5000]
+)  # fmt: skip
+
+
+@given(
+    st.lists(st.tuples(TAGS, HOSTILE, st.integers(0, 2**53), st.floats(-1e12, 1e12)), max_size=40),
+    st.lists(st.tuples(st.integers(0, 10_000), st.integers(1, 255)), max_size=4),
+)
+@settings(deadline=None, max_examples=80)
+def test_no_event_file_stops_the_fold_the_verdict_or_the_table(tmp_path_factory, events, flips):
+    runs = tmp_path_factory.mktemp("runs")
+    data = bytearray(b"".join(frame(scalars(t, n, {tag: v})) for tag, v, n, t in events))
+    for place, change in flips:
+        if data:
+            data[place % len(data)] ^= change
+    for inside in ("", "val"):
+        (runs / "a" / inside).mkdir(exist_ok=True)
+        (runs / "a" / inside / "events.out.tfevents.1.h.1.0").write_bytes(bytes(data))
+    folder = RunsFolder(runs)
+    began = time.process_time()
+    folder.poll(None)
+    folder.poll(None)
+    report = look(folder, time.time())
+    assert "\x1b" not in as_table(report) + as_json(report)
+    assert len(folder.jobs) == 1 and not folder.loading and time.process_time() - began < 10

@@ -176,6 +176,26 @@ def from_trial(trial: Trial) -> list[TrialSpeedup]:
     return sorted(found, key=lambda each: -(each.speedup.middle or 0.0))
 
 
+# Quartiles further apart than this say more about the machine than about the model.
+WIDE_SPREAD = 1.5
+
+
+def question_trial(up: TrialSpeedup) -> list[str]:
+    """What is hard to believe about a measured speed-up, as sentences."""
+    found = [] if (said := question(up.speedup)) is None else [said]
+    if up.speedup.high > WIDE_SPREAD * up.speedup.low:
+        found.append(
+            f"the rounds of {up.name} differ by more than half ({up.speedup.low:.3g}× to "
+            f"{up.speedup.high:.3g}×): the machine was busy; repeat the trial on a calm one"
+        )
+    elif up.overall is not None and (up.speedup.middle or 0.0) > 1.1 * up.overall.limit:
+        found.append(
+            f"{up.name} gained more than the split of a step allows ({up.overall.limit:.3g}×): "
+            "one of the two was measured while the machine was busy"
+        )
+    return found
+
+
 def _speedup_of(trial: Trial, variant: Variant) -> TrialSpeedup:
     spread = variant.speedup
     if spread is None:

@@ -72,8 +72,9 @@ def trial_lines(ups: Sequence[TrialSpeedup], results: Mapping[str, Hours]) -> li
     for up in ups:
         after = f"   {from_to(results[up.name])}" if up.name in results else ""
         lines.append(f"  {pad(up.name, longest)}  {times(up.speedup)}{after}")
-        if up.overall is not None:
-            lines.append(f"  {' ' * longest}  {limits(up.overall)}")
+    split = next((up.overall for up in ups if up.overall is not None), None)
+    if split is not None:  # of float32's step, and so the same for all
+        lines.append(limits(split))
     return lines
 
 

@@ -84,7 +84,7 @@ def _from_trial(args: argparse.Namespace) -> tuple[dict[str, Any], list[str], in
     results = {}
     if args.hours is not None:
         results = {up.name: estimate.hours_after(args.hours, up.speedup) for up in ups}
-    questions = [q for up in ups if (q := estimate.question(up.speedup))]
+    questions = [said for up in ups for said in estimate.question_trial(up)]
     lines = [
         f"{trial.model} on {trial.device} ({trial.backend}), batch {trial.batch_size}: "
         f"median and quartiles of {ups[0].rounds} rounds",

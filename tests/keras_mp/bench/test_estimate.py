@@ -139,6 +139,21 @@ def test_the_largest_speedup_comes_first_and_a_failed_variant_not_at_all():
         from_trial(a_trial(FLOAT32, failed))
 
 
+def test_a_busy_machines_trial_is_questioned(capsys, tmp_path):
+    def status_of(speedup):
+        path = tmp_path / "trial.json"
+        path.write_text(a_trial(FLOAT32, replace(MIXED, speedup=speedup)).to_json())
+        status, out, _ = run(capsys, "--from-trial", str(path))
+        return status, " ".join(out.split())
+
+    status, out = status_of(Spread(1.9, 1.3, 3.7))
+    assert status == 1 and "the machine was busy" in out
+    # float32's split leaves at most 2.5 times: three times is more than that
+    status, out = status_of(Spread(3.0, 2.9, 3.1))
+    assert status == 1 and "more than the split of a step allows (2.5×)" in out
+    assert status_of(Spread(2.0, 1.95, 2.05))[0] == 0
+
+
 def test_every_published_speedup_is_the_quotient_of_its_two_speeds():
     assert len(rows()) > 50
     for row in rows():

@@ -12,7 +12,7 @@ from keras_mp.policies.classes import gives_float32
 from keras_mp.policies.compiled import half_losses, last_axis, wrong_metrics
 from keras_mp.policies.detect import device_of
 from keras_mp.policies.hardware import Device
-from keras_mp.policies.hazards import Circumstances, hazard
+from keras_mp.policies.hazards import Circumstances, half_variables, hazard
 from keras_mp.policies.policy import resolve
 from keras_mp.policies.structure import Place, Structure, below, structure_of
 from keras_mp.policies.work import work_of
@@ -215,7 +215,7 @@ def _optimizer(model: Any, structure: Structure) -> Iterator[Finding]:
     recompile = "model.compile(optimizer=keras_mp.LossScaleOptimizer({}), loss=model.loss)"
     anew = "type(model.optimizer).from_config(model.optimizer.get_config())"
     trained = [place for place in structure.places if place.layer.trainable_variables]
-    in_half = next((p for p in trained if not p.children and _half_variables(p.layer)), None)
+    in_half = next((p for p in trained if not p.children and half_variables(p.layer)), None)
     if in_half is not None:
         yield Finding(
             "error",
@@ -238,10 +238,3 @@ def _optimizer(model: Any, structure: Structure) -> Iterator[Finding]:
             "2^-24 become zero",
             recompile.format("model.optimizer"),
         )
-
-
-def _half_variables(layer: Any) -> bool:
-    return any(
-        keras.backend.standardize_dtype(variable.dtype) in HALF
-        for variable in layer.trainable_variables
-    )

@@ -7,12 +7,15 @@ each a model where it does, and one where the reason must not be given.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
+
+import keras
 
 from keras_mp.numerics.formats import get_format
 from keras_mp.policies import gaps
 from keras_mp.policies.attention import in_half
 from keras_mp.policies.categories import is_a
-from keras_mp.policies.classes import gives_float32
+from keras_mp.policies.classes import OURS, class_name, gives_float32
 from keras_mp.policies.hardware import Device
 from keras_mp.policies.measure import Calibration
 from keras_mp.policies.reason import Reason
@@ -21,6 +24,7 @@ from keras_mp.policies.structure import SATURATING, Place, Structure, below, end
 # The float16 sum of this many values overflows where their mean is above 1,024.
 LARGE_WINDOW = 64
 FLOAT16_MAX = get_format("float16").max
+FLOAT16_ZERO = get_format("float16").zero_below
 FLOAT16_SMALLEST = get_format("float16").min_normal
 # A logit that is wrong by this makes an attention weight wrong by 28 %.
 LOGIT_ROUNDING = 0.25
@@ -100,6 +104,21 @@ def _unit_norm(place: Place, around: Circumstances) -> Reason | None:
     )
 
 
+def _tiny_epsilon(place: Place, around: Circumstances) -> Reason | None:
+    """Keras' own layers use theirs in float32; a user's layer in the dtype that it computes in."""
+    if around.half != "float16" or place.category != "custom":
+        return None
+    for name in ("epsilon", "eps"):
+        value = getattr(place.layer, name, None)
+        if isinstance(value, float) and 0.0 < value <= FLOAT16_ZERO:
+            return Reason(
+                "tiny-epsilon",
+                f"its {name}={value:g} is zero in float16: what it is to keep from a division by "
+                "zero is not kept from it",
+            )
+    return None
+
+
 def _mean_pooling(place: Place, around: Circumstances) -> Reason | None:
     if around.half != "float16":
         return None
@@ -125,6 +144,8 @@ def _activity_regularizer(place: Place, around: Circumstances) -> Reason | None:
 def _attention_mask(place: Place, around: Circumstances) -> Reason | None:
     if around.half != "float16" or around.backend != "torch" or not is_a(place.layer, "Attention"):
         return None
+    if class_name(place.layer).startswith(OURS):
+        return None
     return Reason(
         "attention-mask",
         "masks with -65,504 in float16: on torch that and a negative score make -inf, and a row "
@@ -136,7 +157,9 @@ def _measured_overflow(place: Place, around: Circumstances) -> Reason | None:
     """By the largest value that went into or out of the layer or one of its parts."""
     if around.half != "float16" or around.measured is None or place.category == "container":
         return None
-    parts = () if place.category == "custom" else below(place)
+    parts = [] if place.category == "custom" else list(below(place))
+    if class_name(place.layer).startswith(OURS):  # attention's logits are float32's there
+        parts = [part for part in parts if not is_a(part.layer, "Softmax")]
     layers = around.measured.layers
     found = [layers[part.path].largest for part in (place, *parts) if part.path in layers]
     seen = max((one for one in found if one is not None), default=0.0)
@@ -170,6 +193,8 @@ def _attention_logits(place: Place, around: Circumstances) -> Reason | None:
         return None
     product, scaled = in_half(place, around.backend)
     largest = max(logits.product if product else 0.0, logits.scaled if scaled else 0.0)
+    if around.half == "float16" and class_name(place.layer).startswith(OURS):
+        return None
     if around.half == "float16" and largest > FLOAT16_MAX / HEADROOM:
         return Reason(
             "attention-logits",
@@ -202,6 +227,7 @@ _FINDERS: tuple[Callable[[Place, Circumstances], Reason | None], ...] = (
     _foreign,
     _output,
     _unit_norm,
+    _tiny_epsilon,
     _mean_pooling,
     _activity_regularizer,
     _attention_logits,
@@ -221,8 +247,21 @@ _BY_CATEGORY = {
 }
 
 
+def half_variables(layer: Any) -> str | None:
+    """The half precision that a layer's weights are kept in; None for wider ones."""
+    dtypes = (keras.backend.standardize_dtype(v.dtype) for v in layer.trainable_variables)
+    return next((dtype for dtype in dtypes if dtype in ("float16", "bfloat16")), None)
+
+
 def usual(place: Place) -> Reason:
     """Why a layer without a hazard computes in half precision."""
+    kept = half_variables(place.layer) if place.category != "container" else None
+    if kept is not None:
+        return Reason(
+            "half-variables",
+            f"its weights are {kept} already, which no policy widens: train them with float32 "
+            "masters (keras_mp.LossScaleOptimizer keeps them)",
+        )
     if place.category in _BY_CATEGORY:
         return _BY_CATEGORY[place.category]
     return Reason("reduction", "its sums are done in float32 inside, or are short")

@@ -33,6 +33,10 @@ HALF = ("float16", "bfloat16")
 # Reasons that speak for half precision, and give way to a better one against it.
 _USUAL = ("product", "pointwise", "reduction", "alignment")
 
+# Hazards of attention in float16, and the layers of which ours computes the logits in float32.
+_ATTENTION = ("attention-mask", "attention-logits")
+_MENDED = ("Attention", "AdditiveAttention", "MultiHeadAttention")
+
 
 def plan(
     model: Any,
@@ -144,6 +148,8 @@ class _Planner:
         if row.code == "wide-output":
             sentence = f"{row.reason}: its logits are {self.around.half}'s, given in float32"
             return dataclasses.replace(row, reason=sentence, replace=HEAD)
+        if row.code in _ATTENTION and in_half:
+            name = OURS + type(place.layer).__name__
         if place.path in self.replaced:
             present = class_name(place.layer)
             stays = in_half or (mixed and suits_float32(present))
@@ -196,17 +202,22 @@ class _Planner:
             ours = better_class(place.layer)
             found = None if ours is not None else found
         if found is not None:
-            wide = self._wide_output(place, found)
-            return ("float32", found) if wide is None else (self.policy, wide)
+            mended = self._mended(place, found)
+            return ("float32", found) if mended is None else (self.policy, mended)
         if place.category == "container":
             return self._container(place)
         aligned = worth.alignment(place, self.around.device, self.products)
         return self.policy, usual(place) if aligned is None else aligned[0]
 
-    def _wide_output(self, place: Place, found: Reason) -> Reason | None:
-        if not self._replace or found.code not in ("output", "output-activation"):
+    def _mended(self, place: Place, found: Reason) -> Reason | None:
+        """The reason for half precision after all, where a layer of ours takes a hazard away."""
+        if not self._replace:
             return None
-        return worth.wide_output(place, self.products)
+        if found.code in ("output", "output-activation"):
+            return worth.wide_output(place, self.products)
+        if found.code in _ATTENTION and self.around.half == "float16":
+            return found if class_name(place.layer).removeprefix(KERAS) in _MENDED else None
+        return None
 
     def _container(self, place: Place) -> tuple[str, Reason]:
         """What a container casts its own inputs to."""

@@ -6,9 +6,11 @@
 
 Trainings with and without Monitor take turns, so that whatever else the machine does meets both.
 Each pair gives one ratio of processor times (wall times beside them); the table has the median and
-the quartiles. Beside it stands what can be measured without such noise: the processor time spent
-inside Monitor's own hooks, as a share of the training's. (What remembering the steps costs on the
-device is the optimizer's part; it is switched on in both.)
+the quartiles. Beside it stands what can be measured without such noise: the processor time that
+the training's thread spends inside Monitor's hooks, as a share of the training's: that of the steps
+(the looks at the device included, the first after a fit's first step), and apart from it what a fit
+of one epoch costs once. What remembering the steps costs on the device is the optimizer's part; it
+is switched on in both.
 """
 
 import argparse
@@ -62,23 +64,32 @@ def quartiles(values):
 
 
 class Timed:
-    """Processor seconds spent in the hooks of a callback."""
+    """Processor seconds that the training's thread spends in the hooks of a callback.
+
+    Attributes:
+        steps: In the hook of each step, the looks at the device included.
+        once: In those of the fit and its epoch.
+    """
 
     HOOKS = ("on_train_begin", "on_epoch_begin", "on_train_batch_begin", "on_test_begin",
              "on_epoch_end", "on_train_end")  # fmt: skip
 
     def __init__(self, callback):
-        self.seconds = 0.0
+        self.steps = self.once = 0.0
         for name in self.HOOKS:
-            setattr(callback, name, self._timed(getattr(callback, name)))
+            setattr(callback, name, self._timed(name, getattr(callback, name)))
 
-    def _timed(self, hook):
+    def _timed(self, name, hook):
         def timed(*args, **kwargs):
-            began = time.process_time()
+            began = time.thread_time()
             try:
                 return hook(*args, **kwargs)
             finally:
-                self.seconds += time.process_time() - began
+                spent = time.thread_time() - began
+                if name == "on_train_batch_begin":
+                    self.steps += spent
+                else:
+                    self.once += spent
 
         return timed
 
@@ -92,13 +103,14 @@ def step_cost(label, pairs, seconds, runs):
     monitor = keras_mp.Monitor(runs, name=f"bench {label}")
     train(20, [monitor])  # compiled and warm, with and without
     steps = max(20, int(20 * seconds / train(20, [])[0]))
-    ratios, plain, shares = [], [], []
+    ratios, plain, shares, once = [], [], [], []
     timed = Timed(monitor)
     for pair in range(pairs):
         order = ([], [monitor]) if pair % 2 else ([monitor], [])
-        timed.seconds = 0.0
+        timed.steps = timed.once = 0.0
         took = {bool(callbacks): train(steps, callbacks) for callbacks in order}
-        shares.append(timed.seconds / took[True][1])
+        shares.append(timed.steps / took[True][1])
+        once.append(timed.once)
         ratios.append([w / o for w, o in zip(took[True], took[False], strict=True)])
         plain.append(took[False][0] / steps)
     wall, work = np.array(ratios).T
@@ -110,6 +122,7 @@ def step_cost(label, pairs, seconds, runs):
         "processor_ratio": quartiles(work),
         "wall_ratio": quartiles(wall),
         "own_share": quartiles(shares),
+        "once_seconds": quartiles(once),
     }
 
 
@@ -236,13 +249,17 @@ def main(argv=None):
     print(f"{results['backend']}: Monitor(every='auto') with scale, loss, norm and throughput")
     print(f"a record: {record['bytes']:.0f} bytes, written in {record['write_us_p50']:.1f} us "
           f"(p99 {record['write_us_p99']:.1f}), read in {record['read_us']:.1f} us")  # fmt: skip
-    print("   step   measured   Monitor's share   processor time with / without   wall time")
+    print(
+        "   step   measured  Monitor's share  and a fit  processor time with / without  wall time"
+    )
     for row in results["steps"]:
         work, wall = ("{1:.4f} ({0:.4f} .. {2:.4f})".format(*row[k])
                       for k in ("processor_ratio", "wall_ratio"))  # fmt: skip
         own = f"{row['own_share'][1] * 100:.2f} %"
+        once = f"{row['once_seconds'][1] * 1e3:.1f} ms"
         print(
-            f"{row['step']:>7}  {row['step_seconds'] * 1e3:6.2f} ms   {own:>15}   {work}   {wall}"
+            f"{row['step']:>7}  {row['step_seconds'] * 1e3:6.2f} ms  {own:>15}  {once:>9}  {work}"
+            f"  {wall}"
         )
     if args.json:
         with open(args.json, "w") as file:

@@ -87,6 +87,7 @@ class MonitorApp(App[None]):
         self._place = "  ".join(map(place_name, self.paths))
         self.clock: Clock = clock or WallClock()
         self.look = look.detect(charset or self.settings.charset)
+        self._alive = alive
         self.reader = Reader(self.paths, self.clock, alive, devices)
         self.snapshot: Snapshot | None = None
         self._feed = Feed(self.reader, self._post, fps) if live else None
@@ -201,6 +202,26 @@ class MonitorApp(App[None]):
         from tui.screens.what_if import WhatIfScreen
 
         self.push_screen(WhatIfScreen(self._place, job))
+
+    def action_stop(self) -> None:
+        """Ask whether to stop the selected job, and do so."""
+        from tui import stopping
+        from tui.screens.stop import StopScreen
+
+        job = self.screen.job if isinstance(self.screen, ShownScreen) else None
+        if job is None or job.meta is None:
+            return
+        why = stopping.why_not(job, self._alive)
+        if why is not None:
+            self.notify(self.look.say(why), severity="warning", markup=False)
+            return
+
+        def answered(key: str | None) -> None:
+            if key is not None:
+                said = stopping.stop(job, key, self._alive)
+                self.notify(self.look.say(said), markup=False)
+
+        self.push_screen(StopScreen(self.look.say(job.name), job.meta.pid), answered)
 
     def action_lab(self) -> None:
         """Number formats, a step, a scale and memory, to see and move."""

@@ -1,7 +1,9 @@
-"""All records of one run, read to their end, to be looked at again from any moment."""
+"""A run's journal, read again from any moment. Nothing of it is kept but the job it makes."""
 
-import bisect
-from collections.abc import Callable
+import heapq
+import math
+from collections.abc import Callable, Iterator
+from operator import itemgetter
 from pathlib import Path
 
 from keras_mp.telemetry.decode import decode_meta
@@ -14,47 +16,43 @@ from tui.skips import skips_of
 from tui.snapshot import JobView, view
 
 MAX_META_BYTES = 1 << 20
+Entry = tuple[float, int, Record]  # (time, rank, record)
 
 
 class Recording:
-    """The journal of ``folder``.
+    """The journal of ``folder``: an iterable of (time, rank, record), ordered by time.
+
+    A rank's own records stay in the order written; a clock that was set back does not put what came
+    later before what came first.
 
     Attributes:
-        records: (rank, record), in the order of their times; a rank's own in the order written.
-        start, stop: Times of the first and the last (seconds since the epoch).
+        start, stop: Times of the first and the last record (seconds since the epoch), once a Player
+            has read to the end; 0 until then, and where there is none.
     """
 
     def __init__(self, folder: Path):
         self.folder = folder
         self.meta = _meta(folder)
-        found = []
-        for path in folder.iterdir():
-            place = parse_events_file(path.name)
-            if place is not None:
-                found.append((place, path))
-        told: list[tuple[float, int, Record]] = []
-        latest: dict[int, float] = {}
-        for (rank, _), path in sorted(found):
-            for record in JournalFile(path).read():
-                # A clock that was set back does not put what came later before what came first.
-                latest[rank] = max(latest.get(rank, record.time), record.time)
-                told.append((latest[rank], rank, record))
-        told.sort(key=lambda entry: entry[0])
-        self.times = [time for time, _, _ in told]
-        self.records = [(rank, record) for _, rank, record in told]
+        self.start = self.stop = 0.0
+        self._files: dict[int, list[Path]] = {}
+        places = ((parse_events_file(path.name), path) for path in folder.iterdir())
+        for place, path in sorted((p, path) for p, path in places if p is not None):
+            self._files.setdefault(place[0], []).append(path)
 
-    @property
-    def start(self) -> float:
-        return self.times[0] if self.times else 0.0
+    def __iter__(self) -> Iterator[Entry]:
+        return heapq.merge(*map(self._of, self._files), key=itemgetter(0))
 
-    @property
-    def stop(self) -> float:
-        return self.times[-1] if self.times else 0.0
-
-    def of_lead(self) -> list[Record]:
+    def of_lead(self) -> Iterator[Record]:
         """The records of the first rank alone."""
-        lead = min((rank for rank, _ in self.records), default=0)
-        return [record for rank, record in self.records if rank == lead]
+        return (record for _, _, record in self._of(min(self._files))) if self._files else iter(())
+
+    def _of(self, rank: int) -> Iterator[Entry]:
+        latest = -math.inf
+        for path in self._files[rank]:
+            for block in JournalFile(path).blocks():
+                for record in block:
+                    latest = max(latest, record.time)
+                    yield latest, rank, record
 
 
 class Player:
@@ -65,26 +63,43 @@ class Player:
 
     def __init__(self, recording: Recording, key: str, place: str):
         self.recording, self._key, self._place = recording, key, place
-        self._job = self._fresh()
-        self._done = 0
+        self._begin()
 
-    def _fresh(self) -> Job:
-        job = Job(self.recording.folder.name, self.recording.folder)
-        job.meta = self.recording.meta
-        return job
+    def _begin(self) -> None:
+        self._job = Job(self.recording.folder.name, self.recording.folder)
+        self._job.meta = self.recording.meta
+        self._entries = iter(self.recording)
+        self._next = next(self._entries, None)
+        self._reached = -math.inf
+
+    def end(self) -> JobView | None:
+        """The job at its end, which also tells when it began and ended; None without a record."""
+        self._begin()
+        if self._next is None:
+            return None
+        self.recording.start = self._next[0]
+        self._fold(math.inf, lambda: False)
+        self.recording.stop = self._reached
+        return self._view(self._reached)
 
     def at(self, time: float, stop: Callable[[], bool] = lambda: False) -> JobView | None:
         """The job at ``time``; None if ``stop`` said so meanwhile."""
-        until = bisect.bisect_right(self.recording.times, time)
-        if until < self._done:
-            self._job, self._done = self._fresh(), 0
-        records = self.recording.records
-        while self._done < until:
-            rank, record = records[self._done]
+        if time < self._reached:
+            self._begin()
+        return self._view(time) if self._fold(time, stop) else None
+
+    def _fold(self, time: float, stop: Callable[[], bool]) -> bool:
+        done = 0
+        while self._next is not None and self._next[0] <= time:
+            self._reached, rank, record = self._next
             self._job.apply(record, rank)
-            self._done += 1
-            if self._done % 1000 == 0 and stop():
-                return None
+            self._next = next(self._entries, None)
+            done += 1
+            if done % 1000 == 0 and stop():
+                return False
+        return True
+
+    def _view(self, time: float) -> JobView:
         judged = verdict(self._job, time, alive=lambda *_: True)
         return view(self._job, self._key, self._place, judged, skips_of(self._job))
 

@@ -91,11 +91,10 @@ class ReplayScreen(JobScreen):
         except OSError as error:
             self.app.call_from_thread(self._cannot, str(error.strerror))
             return
-        if not recording.records:
+        whole = Player(recording, self.key, self.run.place).end()
+        if whole is None:
             self.app.call_from_thread(self._cannot, "it holds no journal")
-            return
-        whole = Player(recording, self.key, self.run.place).at(recording.stop)
-        if whole is not None:
+        else:
             self.post_message(self.Loaded(recording, whole))
 
     @work(thread=True, group="fold", exclusive=True, exit_on_error=False)

@@ -3,7 +3,6 @@
 import pytest
 from helpers.dashboard import screen_text, settle
 
-from tui.recording import Recording
 from tui.screens.jobs import JobsScreen
 from tui.screens.replay import ReplayScreen
 
@@ -27,7 +26,9 @@ async def test_it_opens_at_the_end_and_the_arrows_go_through_time(runs):
     app = runs.add("sawtooth").app()
     async with app.run_test(size=SIZE) as pilot:
         screen = await open_replay(app, pilot)
-        recording = Recording(runs.path / "sawtooth")
+        recording = screen._recording
+        assert recording.start == pytest.approx(app.snapshot.jobs[0].started)
+        assert recording.stop == pytest.approx(app.snapshot.jobs[0].last_time)
         length = recording.stop - recording.start
         assert screen.time == recording.stop
         assert "step 564 of 564" in words(screen)

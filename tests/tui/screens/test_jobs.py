@@ -4,7 +4,7 @@ import os
 import shutil
 
 import pytest
-from helpers.dashboard import RECORDED, last_time, row_of, screen_text
+from helpers.dashboard import RECORDED, last_time, row_of, screen_text, settle
 from rich.cells import cell_len
 from textual import events
 
@@ -477,6 +477,37 @@ async def test_without_unicode_everything_is_ascii(runs, monkeypatch):
         assert "2^" in part(app, "#chart0")
         await pilot.press("question_mark")
         assert text(app).isascii()
+
+
+@pytest.mark.parametrize(
+    ("run", "keys"),
+    [
+        ("sawtooth", ("enter",)),
+        ("float16-scaled", ("c",)),
+        ("underflow", ("n", "left", "down")),
+        ("underflow", ("n", "tab", "m")),
+        ("sawtooth", ("R", "shift+left")),
+        ("sawtooth", ("i", "tab")),
+        ("sawtooth", ("v",)),
+    ],
+)
+async def test_without_unicode_every_screen_is_ascii_and_keeps_its_columns(runs, run, keys):
+    runs.add("sawtooth", "float32", "float16-scaled", "underflow")
+    widths = []
+    for look in (Look(), Look(unicode=False, charset=ASCII)):
+        app = runs.app()
+        app.look = look
+        async with app.run_test(size=SIZE) as pilot:
+            await open_on(app, pilot)
+            await select(app, pilot, run)
+            for key in keys:
+                await pilot.press(key)
+                await settle(app, pilot)
+            widths.append([cell_len(row) for row in screen_text(app)])
+            if not look.unicode:
+                assert text(app).isascii(), [x for x in screen_text(app) if not x.isascii()]
+    assert max(widths[1]) <= SIZE[0]
+    assert len(widths[0]) == len(widths[1])
 
 
 async def test_without_colour_trouble_is_still_a_sign_and_a_word(runs, monkeypatch):

@@ -15,6 +15,7 @@ from textual.worker import get_current_worker
 
 from keras_mp.telemetry.format import duration, whole
 from tui import charts
+from tui.drawing.roles import Role
 from tui.keys import EVERYWHERE, REPLAY, Key, bindings, hints
 from tui.recording import Player, Recording
 from tui.screens.job import JobScreen
@@ -27,6 +28,7 @@ from tui.window import Span
 # Seconds of the run in a second of ours.
 SPEEDS = (1.0, 4.0, 16.0, 60.0, 240.0, 960.0, 3600.0)
 FRAME = 0.25
+_ALERT: dict[str, Role] = {"info": "muted", "warning": "warn", "error": "bad"}
 
 
 class ReplayScreen(JobScreen):
@@ -150,7 +152,7 @@ class ReplayScreen(JobScreen):
             return
         recording = self._recording
         marks = [Mark(self._share(t), "tick") for t in self._all.skips["time"]]
-        marks += [Mark(self._share(a.time), "bad") for a in self._all.alerts]
+        marks += [Mark(self._share(a.time), _ALERT[a.severity]) for a in self._all.alerts]
         bad = ~np.isfinite(self._all.points["loss"]) & ~np.isnan(self._all.points["step"])
         said = self._all.nan_step is not None and bad.any()
         if said:

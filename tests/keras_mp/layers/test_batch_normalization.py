@@ -22,8 +22,10 @@ CASES = {
     "a middle axis": ((4, 3, 5, 2), 2),
     "one channel": ((8, 4, 1), -1),
 }
+HALF = ["mixed_float16", "mixed_bfloat16"]
 if keras.backend.backend() == "jax":  # the formula is tensorflow's; each case compiles for seconds
-    CASES = {name: CASES[name] for name in ("images", "channels first")}
+    CASES = {name: CASES[name] for name in ("channels first",)}
+    HALF = ["mixed_bfloat16"]
 
 
 def layer_pair(shape, axis=-1, policy="float32", stock_policy="float32", **arguments):
@@ -76,7 +78,7 @@ def test_float32_gives_what_keras_gives(shape, axis, training):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
+@pytest.mark.parametrize("policy", HALF)
 @pytest.mark.parametrize(("shape", "axis"), CASES.values(), ids=CASES)
 def test_statistics_are_float32_in_half_precision(shape, axis, policy):
     dtype = policy.removeprefix("mixed_")
@@ -94,7 +96,7 @@ def test_statistics_are_float32_in_half_precision(shape, axis, policy):
     np.testing.assert_allclose(host(out), values, rtol=2 * step, atol=4 * step)
 
 
-@pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
+@pytest.mark.parametrize("policy", HALF)
 def test_gradients_in_half_precision_are_as_near_to_float32_as_kerass(policy):
     shape = (8, 6, 6, 5)
     x = RNG.normal(1.0, 2.0, shape).astype("float32")

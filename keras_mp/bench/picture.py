@@ -10,6 +10,7 @@ from keras_mp.bench.text import duration, size
 WIDTH, PANEL, GAP, TOP = 960, 456, 48, 96
 ROW = 30
 PLOT = 190
+FLAT = 0.3  # values that differ by less than this share of the largest look flat from 0
 # Okabe and Ito's colours, which colour-blind people can tell apart.
 COLOURS = {
     "float32": "#5f6b76",
@@ -150,7 +151,7 @@ def _losses(shown: Sequence[Variant], x: float, y: float) -> list[str]:
     ]
     if not series:
         return [*drawn, _text(x, y + 30, "no finite loss", "s")]
-    return drawn + _plot(x, y + 30, series, lambda value: f"{value:.3g}", "step")
+    return drawn + _plot(x, y + 30, series, lambda value: f"{value:.4g}", "step")
 
 
 Series = tuple[str, list[tuple[float, float]], list[tuple[int, int]]]
@@ -159,11 +160,13 @@ Series = tuple[str, list[tuple[float, float]], list[tuple[int, int]]]
 def _plot(
     x: float, y: float, series: list[Series], label: Callable[[float], str], under: str
 ) -> list[str]:
-    """Lines with a y axis from 0 (or the lowest value below it) and points where there are any."""
+    """Lines, and points where there are any; the y axis from 0 unless they would all look flat."""
     values = [point for _, line, points in series for point in (*line, *points)]
     left, bottom, room = x + 64, y + PLOT, PANEL - 84
     most_x = max(px for px, _ in values)
-    least, most = min(0.0, *(py for _, py in values)), max(py for _, py in values)
+    least, most = min(py for _, py in values), max(py for _, py in values)
+    if least > 0 and most - least > FLAT * most:
+        least = 0.0
     span = (most - least) or 1.0
 
     def place(point: tuple[float, float]) -> tuple[float, float]:

@@ -4,6 +4,7 @@ Found by the sweep over every layer (``tests/sweep``), which has for each of the
 fails under Keras' policy and passes under a plan.
 """
 
+import math
 from typing import TYPE_CHECKING
 
 import keras
@@ -25,6 +26,8 @@ _NO_CPU_KERNEL: dict[tuple[str, str], tuple[str, ...]] = {
     ("torch", "float16"): ("AveragePooling3D",),
     ("torch", "bfloat16"): ("AveragePooling3D",),
 }
+# A bfloat16 sum of this many values has an error of its own size where they are alike.
+_LONG_WINDOW = 64
 _SMOOTH = ("bicubic", "lanczos3", "lanczos5")
 
 
@@ -73,9 +76,9 @@ def lost_state(place: Place, around: "Circumstances") -> Reason | None:
 
 
 def long_sum(place: Place, around: "Circumstances") -> Reason | None:
-    """Means whose sum is in float16, besides those that ``hazards`` knows."""
-    if around.half != "float16":
-        return None
+    """Means whose sum is in half precision, besides those that ``hazards`` knows."""
+    if around.half == "bfloat16":
+        return _bfloat16_sum(place, around)
     if is_a(place.layer, "AdaptiveAveragePooling3D"):
         return Reason("mean-pooling", "adds up its windows in float16: the sum overflows")
     if is_a(place.layer, "GlobalAveragePooling1D") and _keras_internals.called_with_mask(
@@ -85,6 +88,17 @@ def long_sum(place: Place, around: "Circumstances") -> Reason | None:
             "mean-pooling", "adds up all unmasked positions in float16: the sum overflows"
         )
     return None
+
+
+def _bfloat16_sum(place: Place, around: "Circumstances") -> Reason | None:
+    """XLA sums a window in the dtype of its numbers: 256 ones are where bfloat16 stops."""
+    pooling = is_a(place.layer, "AveragePooling1D", "AveragePooling2D", "AveragePooling3D")
+    if around.backend != "jax" or not pooling:
+        return None
+    window = math.prod(place.layer.pool_size)
+    if window < _LONG_WINDOW:
+        return None
+    return Reason("mean-pooling", f"adds up {window} values in bfloat16, which stops at 256 ones")
 
 
 FINDERS = (no_cpu_kernel, no_gradient, lost_state, long_sum)

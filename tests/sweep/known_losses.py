@@ -155,9 +155,9 @@ KNOWN_METRICS = [
         _BOTH,
     ),
     known(
-        "CategoricalAccuracy-classes SparseCategoricalAccuracy-classes categorical_accuracy-classes "
-        "SparseCategoricalAccuracy-float-classes sparse_categorical_accuracy-classes "
-        "sparse_categorical_accuracy-float-classes",
+        "CategoricalAccuracy-classes SparseCategoricalAccuracy-classes "
+        "categorical_accuracy-classes SparseCategoricalAccuracy-float-classes "
+        "sparse_categorical_accuracy-classes sparse_categorical_accuracy-float-classes",
         HALF,
         "ordinary",
         _ROUNDED,
@@ -165,10 +165,10 @@ KNOWN_METRICS = [
         _BOTH,
     ),
     known(
-        "TopKCategoricalAccuracy SparseTopKCategoricalAccuracy SparseTopKCategoricalAccuracy-classes "
-        "SparseTopKCategoricalAccuracy-float-classes sparse_top_k_categorical_accuracy "
-        "sparse_top_k_categorical_accuracy-classes sparse_top_k_categorical_accuracy-float-classes "
-        "top_k_categorical_accuracy",
+        "TopKCategoricalAccuracy SparseTopKCategoricalAccuracy "
+        "SparseTopKCategoricalAccuracy-classes SparseTopKCategoricalAccuracy-float-classes "
+        "sparse_top_k_categorical_accuracy sparse_top_k_categorical_accuracy-classes "
+        "sparse_top_k_categorical_accuracy-float-classes top_k_categorical_accuracy",
         HALF,
         "ordinary",
         "raises: its operator takes float32 alone",

@@ -120,8 +120,8 @@ KNOWN_OPS = [
         "torch",
     ),
     known(
-        "cholesky cholesky_inverse det logdet slogdet pinv lu_factor svd matrix_rank eigh solve lstsq "
-        "solve_triangular",
+        "cholesky cholesky_inverse det logdet slogdet pinv lu_factor svd matrix_rank eigh solve "
+        "lstsq solve_triangular",
         F16,
         "ordinary",
         "no kernel",
@@ -129,8 +129,8 @@ KNOWN_OPS = [
         _TF,
     ),
     known(
-        "cholesky cholesky_inverse det inv logdet slogdet pinv qr lu_factor svd matrix_rank eigh solve "
-        "lstsq solve_triangular",
+        "cholesky cholesky_inverse det inv logdet slogdet pinv qr lu_factor svd matrix_rank eigh "
+        "solve lstsq solve_triangular",
         BF16,
         "ordinary",
         "no kernel",

@@ -126,8 +126,8 @@ NOT_OPS = {
     ),
     **_why("logical_and logical_not logical_or logical_xor", "truth values alone"),
     **_why(
-        "arange array bartlett blackman empty empty_like eye full full_like geomspace hamming hanning "
-        "identity kaiser linspace logspace ones ones_like tri zeros zeros_like",
+        "arange array bartlett blackman empty empty_like eye full full_like geomspace hamming "
+        "hanning identity kaiser linspace logspace ones ones_like tri zeros zeros_like",
         "makes a tensor of the dtype that it is asked for",
     ),
     **_why(
@@ -140,7 +140,8 @@ NOT_OPS = {
         "tells about a tensor, or hands it on",
     ),
     **_why(
-        "fft fft2 ifft2 irfft rfft stft istft imag view_as_complex view_as_real eig extract_sequences",
+        "fft fft2 ifft2 irfft rfft stft istft imag view_as_complex view_as_real eig "
+        "extract_sequences",
         "complex numbers, which have no half precision in Keras",
     ),
     **_why("image linalg nn numpy", "a module: its functions are swept by their own names"),

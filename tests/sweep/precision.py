@@ -113,4 +113,5 @@ def difference(
         if np.all((error <= bound) | ~expected):
             return None
         worst = np.unravel_index(np.argmax(np.where(expected, error - bound, -np.inf)), error.shape)
-        return f"{got[worst]:.6g} instead of {reference[worst]:.6g}, off by more than {bound[worst]:.2g}"
+        allowed = bound[worst]
+        return f"{got[worst]:.6g} instead of {reference[worst]:.6g}, off by more than {allowed:.2g}"

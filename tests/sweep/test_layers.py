@@ -1,14 +1,15 @@
 """Every layer of Keras under float32, the mixed policies and plans of them, against float32."""
 
-import numpy as np
+import dataclasses
+
 import pytest
 from keras import layers
-from sweep.backends import BACKEND, host
+from sweep.backends import BACKEND
+from sweep.cases import ORDINARY
 from sweep.known import surprises, unused
 from sweep.known_layers import KNOWN_LAYERS
 from sweep.layer_cases import LAYERS, NOT_LAYERS
 from sweep.layers import wrong_layers
-from sweep.models import ModelSubject
 
 pytestmark = [
     pytest.mark.backend,
@@ -20,6 +21,12 @@ CASES = {
     f"{name}-{case.label}" if case.label else name: case
     for name, cases in LAYERS.items()
     for case in cases
+}
+# On jax, forward and in ordinary magnitude: layers whose sums XLA might do in half precision.
+ON_JAX = {
+    *("AveragePooling1D", "AveragePooling2D", "GlobalAveragePooling1D", "GlobalAveragePooling2D"),
+    *("BatchNormalization", "LayerNormalization", "GroupNormalization", "RMSNormalization"),
+    *("UnitNormalization", "Softmax", "Dense", "Embedding", "Normalization", "Rescaling", "Dot"),
 }
 
 
@@ -46,7 +53,7 @@ def test_layer(name):
     if BACKEND not in case.backends:
         pytest.skip(f"not on {BACKEND}")
     if BACKEND == "jax":
-        reference = ModelSubject(case, "float32")
-        assert all(np.isfinite(host(o)).all() for o in reference.outputs(case.draw("ordinary")))
-        return
+        if not set(name.split("-")) & ON_JAX or ORDINARY not in case.magnitudes:
+            pytest.skip("a compilation a function: minutes")
+        case = dataclasses.replace(case, magnitudes=(ORDINARY,), gradient=False)
     assert surprises(KNOWN_LAYERS, name, BACKEND, wrong_layers(case)) == []

@@ -121,6 +121,26 @@ class TestSums:
         assert found == "reduction"
 
 
+class TestLongWindows:
+    def pooled(self, policy, planned):
+        with keras_mp.policy_scope("float32" if planned else policy):
+            model = keras.Sequential(
+                [
+                    keras.Input((4096, 1)),
+                    layers.AveragePooling1D(4096),
+                    layers.Dense(1, kernel_initializer="ones", dtype="float32"),
+                ]
+            )
+        if planned:
+            keras_mp.plan(model, policy).apply(model)
+        return float(host(model(np.ones((1, 4096, 1), "float32")))[0, 0, 0])
+
+    def test_a_mean_of_ones_in_bfloat16(self, backend):
+        assert self.pooled("mixed_bfloat16", planned=True) == 1.0
+        if backend == "jax":
+            assert self.pooled("mixed_bfloat16", planned=False) == 256 / 4096
+
+
 @pytest.mark.parametrize("policy", HALF)
 def test_pooling_in_three_dimensions_runs_under_a_plan(policy):
     for layer in (layers.AveragePooling3D, layers.MaxPooling3D, layers.AdaptiveAveragePooling3D):

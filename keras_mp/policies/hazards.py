@@ -5,7 +5,7 @@ each a model where it does, and one where the reason must not be given.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,11 +49,14 @@ class Circumstances:
     measured: Calibration | None = None
 
 
-def hazard(place: Place, around: Circumstances) -> Reason | None:
-    """Why the layer must stay in float32; None if nothing speaks against half precision."""
+def hazard(place: Place, around: Circumstances, *, besides: Collection[str] = ()) -> Reason | None:
+    """Why the layer must stay in float32; None if nothing speaks against half precision.
+
+    ``besides``: codes of reasons that do not count.
+    """
     for find in _FINDERS:
         reason = find(place, around)
-        if reason is not None:
+        if reason is not None and reason.code not in besides:
             return reason
     return None
 
@@ -158,7 +161,7 @@ def _measured_overflow(place: Place, around: Circumstances) -> Reason | None:
     if around.half != "float16" or around.measured is None or place.category == "container":
         return None
     parts = [] if place.category == "custom" else list(below(place))
-    if class_name(place.layer).startswith(OURS):  # attention's logits are float32's there
+    if place.path in around.measured.logits:  # what its softmax takes has a reason of its own
         parts = [part for part in parts if not is_a(part.layer, "Softmax")]
     layers = around.measured.layers
     found = [layers[part.path].largest for part in (place, *parts) if part.path in layers]

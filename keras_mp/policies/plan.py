@@ -215,9 +215,10 @@ class _Planner:
             return None
         if found.code in ("output", "output-activation"):
             return worth.wide_output(place, self.products)
-        if found.code in _ATTENTION and self.around.half == "float16":
-            return found if class_name(place.layer).removeprefix(KERAS) in _MENDED else None
-        return None
+        ours = class_name(place.layer).removeprefix(KERAS) in _MENDED
+        if found.code not in _ATTENTION or self.around.half != "float16" or not ours:
+            return None
+        return found if hazard(place, self.around, besides=_ATTENTION) is None else None
 
     def _container(self, place: Place) -> tuple[str, Reason]:
         """What a container casts its own inputs to."""

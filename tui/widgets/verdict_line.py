@@ -54,6 +54,6 @@ def facts_of(job: JobView) -> str:
         "resumed" if job.resumed == 1 else f"resumed {job.resumed}×" if job.resumed else ""
     )
     if job.skipped_lately:
-        parts.append(f"{share(job.skipped_lately)} of the last 100 steps skipped")
+        parts.insert(1, f"skipped {share(job.skipped_lately)} of the last 100 steps")
     parts += [f"{name} {number(value)}" for name, value in job.results.items()]
     return " · ".join(p for p in parts if p)

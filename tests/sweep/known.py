@@ -51,14 +51,23 @@ def known(
 
 
 def surprises(
-    entries: Iterable[Known], name: str, backend: str, wrong: dict[str, dict[str, str]]
+    entries: Iterable[Known],
+    name: str,
+    backend: str,
+    wrong: dict[str, dict[str, str]],
+    tried: Iterable[str] | None = None,
 ) -> list[str]:
-    """What is wrong and not known, and what is known and has become right."""
+    """What is wrong and not known, and what is known and has become right.
+
+    Args:
+        tried: The magnitudes that were tried; all of them if not given.
+    """
     must: dict[tuple[str, str], str] = {}
     may = set()
     for entry in entries:
         if name in entry.cases and backend in entry.backends:
-            keys = [(p, m) for p in entry.policies for m in entry.magnitudes]
+            magnitudes = [m for m in entry.magnitudes if tried is None or m in tried]
+            keys = [(p, m) for p in entry.policies for m in magnitudes]
             may.update(keys)
             if entry.always:
                 must |= dict.fromkeys(keys, entry.why)

@@ -56,4 +56,4 @@ def test_layer(name):
         if not set(name.split("-")) & ON_JAX or ORDINARY not in case.magnitudes:
             pytest.skip("a compilation a function: minutes")
         case = dataclasses.replace(case, magnitudes=(ORDINARY,), gradient=False)
-    assert surprises(KNOWN_LAYERS, name, BACKEND, wrong_layers(case)) == []
+    assert surprises(KNOWN_LAYERS, name, BACKEND, wrong_layers(case), case.magnitudes) == []

@@ -20,7 +20,9 @@ class Tmux:
 
     def __init__(self, *arguments: str, columns: int = 120, rows: int = 40, **environment: str):
         self._socket = f"keras-mp-{uuid.uuid4().hex[:8]}"
-        words = ["env", *(f"{k}={v}" for k, v in environment.items())]
+        # pytest-xdist sets COLUMNS and LINES, which win over the terminal's own size.
+        words = ["env", "-u", "COLUMNS", "-u", "LINES"]
+        words += [f"{name}={value}" for name, value in environment.items()]
         command = shlex.join([*words, sys.executable, "-c", CLI, *arguments])
         self._tmux("new-session", "-d", "-x", str(columns), "-y", str(rows), f"exec {command}")
         self._tmux("set-option", "-g", "remain-on-exit", "on")

@@ -8,8 +8,8 @@ second); the dashboard runs in a pseudo-terminal of 160 x 45 with three charts, 
 now and then. CPU is the dashboard's own processor time over wall time, so that a busy machine does
 not change it; lag is how late its event loop wakes, which a busy machine does change.
 
-``--leet`` names a Python that has wandb: the first paint of W&B's LEET is then measured by turns with
-ours, each on three runs of 5,000 steps, from the command to the frame with the runs and charts.
+``--leet`` names a Python that has wandb: the first paint of W&B's LEET is then measured by turns
+with ours, each on three runs of 5,000 steps, from the command to the frame with runs and charts.
 """
 
 import argparse

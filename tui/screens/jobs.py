@@ -10,7 +10,7 @@ from textual.binding import BindingType
 from textual.containers import Horizontal
 from textual.widgets import Input
 
-from tui import charts, export
+from tui import charts, export, missing
 from tui.arrangement import Arrangement
 from tui.division import AIRY, TWO_ROWS, divide, verdict_rows
 from tui.drawing.roles import Piece
@@ -125,7 +125,8 @@ class JobsScreen(ShownScreen):
             self._put_in_order()
         else:
             self._order = [key for key in self._order if key in self._jobs]
-        self._notice.sentences = self._what_is_missing()
+        said = missing.sentences(snapshot, len(self._order), self._places, self.arrangement.filter)
+        self._notice.sentences = [self.monitor.look.say(sentence) for sentence in said]
         if (len(self._order), self._notice.sentences) != before:
             self._divide()
         self._notice.redraw()
@@ -136,26 +137,6 @@ class JobsScreen(ShownScreen):
     def _put_in_order(self) -> None:
         self._order = [job.key for job in self.arrangement.apply(self._jobs.values())]
         self._ordered_at = self.monitor.clock.now()
-
-    def _what_is_missing(self) -> list[str]:
-        snapshot, say = self.monitor.snapshot, self.monitor.look.say
-        if snapshot is None:
-            return []
-        sentences = [say(error) for error in snapshot.errors]
-        if not self._jobs and not sentences:
-            places = ", ".join(self._places)
-            sentences = [say(f"No runs in {places} yet."), ""]
-            sentences += ["A job that trains with keras_mp.Monitor(...) appears here as it starts."]
-        elif self._jobs and not self._order:
-            sentences = [say(self._why_none()), "Esc in the filter or h shows them again."]
-        return sentences
-
-    def _why_none(self) -> str:
-        number = len(self._jobs)
-        none = f"None of {number} jobs" if number != 1 else "The only job does not show: none"
-        if self.arrangement.filter:
-            return f"{none} matches the filter {self.arrangement.filter!r}."
-        return f"{none} is still running."
 
     def _cells(self, index: int, plan: Layout) -> list[Piece]:
         job, look = self._jobs[self._order[index]], self.monitor.look
@@ -191,12 +172,12 @@ class JobsScreen(ShownScreen):
 
     def _divide(self) -> None:
         said = len(self._notice.sentences)
-        missing = said + 2 if said else 0  # and a space above and below
+        lines = said + 2 if said else 0  # and a space above and below
         height = self.size.height - (1 if self._filter.display else 0)
-        parts = divide(height, max(1, len(self._order)) + missing, self.details)
-        self._notice.styles.height = missing
-        self._notice.display = missing > 0
-        self._table.styles.height = max(1, parts.table - missing)
+        parts = divide(height, max(1, len(self._order)) + lines, self.details)
+        self._notice.styles.height = lines
+        self._notice.display = lines > 0
+        self._table.styles.height = max(1, parts.table - lines)
         space = 1 if height >= AIRY else 0
         # Not by a class: that would match the style sheet against the whole screen anew.
         for selector in ("#charts", "#more-charts", "#events"):

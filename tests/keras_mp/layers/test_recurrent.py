@@ -291,3 +291,24 @@ def test_a_bidirectional_layer_trains_with_its_parts_replaced():
         keras_mp.layers.replace_in_place(part)
     model.compile("adam", "mse")
     assert np.isfinite(model.fit(X, np.ones((4, 1)), epochs=2, verbose=0).history["loss"]).all()
+
+
+@torch_only
+def test_convolutional_cells_too():
+    shape = (2, 6, 8, 8, 3)
+    layers = [keras.layers.ConvLSTM2D, keras.layers.ConvLSTM2D, ours.ConvLSTM2D]
+    policies = ["float32", "mixed_bfloat16", "mixed_bfloat16"]
+    full, stock, layer = (
+        made(4, 3, dtype=policy) for made, policy in zip(layers, policies, strict=True)
+    )
+    built(full, stock, layer, shape=shape)
+    x = RNG.normal(size=shape).astype("float32")
+    weight = RNG.normal(size=(2, 6, 6, 4)).astype("float32")
+    right, theirs, found = (gradients(one, x, weight)[1] for one in (full, stock, layer))
+    assert distance(found, right) <= 1.1 * distance(theirs, right)
+    kept = [
+        saved_bytes(keras.Sequential([keras.Input(shape[1:]), one]), x)
+        for one in (full, stock, layer)
+    ]
+    assert kept[2].total <= 0.55 * kept[0].total
+    assert kept[2].total < kept[1].total

@@ -24,6 +24,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 BACKENDS = ("torch", "jax", "tensorflow")
+MODELS = ("resnet50", "transformer", "demo")
 PIECES = ("checks", "speed", "native", "profile", "telemetry")
 
 
@@ -31,7 +32,7 @@ def installed():
     return [name for name in BACKENDS if importlib.util.find_spec(name) is not None]
 
 
-def run_backend(backend, seconds, dry, rows, save):
+def run_backend(backend, seconds, options, rows, save):
     """Add the rows of one backend's process, which is ended when its time is up.
 
     ``save`` is called after each row: what is measured stays, whatever comes next.
@@ -45,7 +46,7 @@ def run_backend(backend, seconds, dry, rows, save):
         environment.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
     command = [sys.executable, str(ROOT / "benchmarks" / "gpu_work.py")]
     process = subprocess.Popen(
-        [*command, *(["--dry-run"] if dry else [])],
+        [*command, *options],
         env=environment,
         stdout=subprocess.PIPE,
         text=True,
@@ -117,6 +118,8 @@ def _speeds(rows):
         "| model | backend | precision | by | batch | samples/s | × float32 | peak memory |",
         "|---|---|---|---|---|---|---|---|",
     ]
+    order = {name: number for number, name in enumerate((*MODELS, *BACKENDS))}
+    found.sort(key=lambda r: (order[r["model"]], order[r["backend"]], r["piece"] == "native"))
     for row in found:
         head = f"| {row['model']} | {row['backend']} | {row['precision']} | {row['whose']} |"
         if "error" in row:
@@ -168,6 +171,9 @@ def main(argv=None):
     parser.add_argument("--backends", nargs="+", choices=BACKENDS, default=None)
     parser.add_argument("--minutes", type=float, default=7.5, help="for all (default: 7.5)")
     parser.add_argument("--dry-run", action="store_true", help="tiny models: does it run at all")
+    parser.add_argument(
+        "--models", nargs="+", choices=MODELS, default=MODELS, help="whose speed to measure"
+    )
     parser.add_argument("--json", type=Path, help="default: benchmarks/results/gpu-CARD.json")
     args = parser.parse_args(argv)
     backends = args.backends or installed()
@@ -176,6 +182,7 @@ def main(argv=None):
         return 2
     began = time.monotonic()
     end = began + 60 * args.minutes
+    options = [*(["--dry-run"] if args.dry_run else []), "--models", *args.models]
     rows = []
 
     def save():
@@ -184,7 +191,7 @@ def main(argv=None):
     for number, backend in enumerate(backends):
         # What one does not need, the next ones have.
         left = (end - time.monotonic()) / (len(backends) - number)
-        run_backend(backend, left, args.dry_run, rows, save)
+        run_backend(backend, left, options, rows, save)
     path = save()
     text = table(json.loads(path.read_text(encoding="utf-8")))
     path.with_suffix(".md").write_text(text, encoding="utf-8")

@@ -150,25 +150,26 @@ def _in_short(error):
     return f"{type(error).__name__}: {first[:160]}"
 
 
-def speed(size, steps):
-    for model in gpu_models.MODELS:
-        for precision, whose in KERAS_SETUPS:
+def speed(size, steps, models):
+    # One setup on every model before the next setup: whatever the time allows can be compared.
+    for precision, whose in KERAS_SETUPS:
+        for model in models:
             measure(
                 "speed", model, precision, whose,
                 lambda m=model, p=precision, w=whose: Keras(m, p, w, size), steps,
             )  # fmt: skip
 
 
-def native(size, steps):
-    for model in gpu_models.MODELS:
-        for precision in NATIVE_SETUPS:
+def native(size, steps, models):
+    for precision in NATIVE_SETUPS:
+        for model in models:
             measure(
                 "native", model, precision, "torch alone",
                 lambda m=model, p=precision: Native(m, p, size), steps,
             )  # fmt: skip
 
 
-def profile(size, steps):
+def profile(size, steps, models):
     """Kernel launches and host reads of a step, from the backend's own profiler."""
     import keras
 
@@ -194,7 +195,7 @@ def profile(size, steps):
         gpu_profile.free()
 
 
-def telemetry(size, steps):
+def telemetry(size, steps, models):
     """``fit`` with and without Monitor, by turns, on the model whose steps are shortest."""
     import keras
 
@@ -226,7 +227,7 @@ def telemetry(size, steps):
         step_seconds=median(plain), backend_of_keras=keras.backend.backend())  # fmt: skip
 
 
-def checks(size, steps):
+def checks(size, steps, models):
     import gpu_checks
 
     for name, verdict, seen in gpu_checks.run_all():
@@ -237,6 +238,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--dry-run", action="store_true", help="tiny models, two steps: on a CPU")
     parser.add_argument("--only", choices=PIECES, action="append")
+    parser.add_argument("--models", nargs="+", choices=gpu_models.MODELS)
     args = parser.parse_args()
     os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
@@ -254,7 +256,7 @@ def main():
         if piece == "native" and backend != "torch":
             continue
         try:
-            globals()[piece](size, steps)
+            globals()[piece](size, steps, args.models or gpu_models.MODELS)
         except Exception as error:  # the other pieces are worth having all the same
             say(piece=piece, error=_in_short(error))
         say(piece="ended", of=piece)

@@ -64,8 +64,8 @@ def plan(
             plan proposes a loss scale to begin with (``plan.initial_scale``).
         loss: For ``(x, y)`` and a model that is not compiled: a Keras loss, its name, or
             ``(y, y_pred) -> tensor``.
-        rules: Yours, which win over any reason: a path, a compiled regular expression over paths,
-            or a layer class -> a policy. The first that matches decides.
+        rules: Yours, which win over any reason: a path or a layer's name, a compiled regular
+            expression over paths, or a layer class -> a policy. The first that matches decides.
         device: Where the model will compute, as ``recommend`` takes it. Defaults to the device of
             this process.
         replace: Let layers that ``keras_mp.layers`` does better become ones of ours, with the same

@@ -7,8 +7,8 @@ from typing import Any
 from keras_mp.policies.policy import resolve
 from keras_mp.policies.structure import Place, Structure
 
-# A pattern (a path, or a compiled regular expression that must match the whole path) or a layer
-# class -> a policy.
+# A pattern (a path or a layer's name, or a compiled regular expression that must match the whole
+# path) or a layer class -> a policy.
 Rules = Mapping[str | re.Pattern | type, str]
 
 
@@ -23,7 +23,7 @@ class CheckedRules:
             if not any(self._matches(pattern, place) for place in structure.places):
                 paths = ", ".join(place.path for place in structure.places[1:9])
                 raise ValueError(
-                    "A rule matches no layer. Expected a path, a compiled regular expression that "
+                    "A rule matches no layer. Expected a path or name, a compiled regular expression that "
                     f"matches a whole path, or a layer class; paths are {paths}, ... "
                     f"Received: rules={{{pattern!r}: ...}}"
                 )
@@ -37,7 +37,7 @@ class CheckedRules:
     @staticmethod
     def _matches(pattern: Any, place: Place) -> bool:
         if isinstance(pattern, str):
-            return pattern == place.path
+            return pattern in (place.path, place.layer.name)
         if isinstance(pattern, re.Pattern):
             return pattern.fullmatch(place.path) is not None
         return isinstance(place.layer, pattern)

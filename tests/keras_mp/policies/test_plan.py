@@ -164,6 +164,10 @@ class TestRules:
         assert (rows["shared"].policy, rows["shared"].code) == ("float32", "rule")
         assert self.rows({})["shared"].policy == "mixed_float16"
 
+    def test_a_name_finds_its_layer_in_a_nested_model(self):
+        assert self.rows({"in1": "float32"})["inner/in1"].code == "rule"
+        assert self.rows({"in1": "float32"})["shared"].code != "rule"
+
     def test_they_win_over_a_hazard(self):
         assert self.rows({"end": "bf16"})["end"].policy == "mixed_bfloat16"
 

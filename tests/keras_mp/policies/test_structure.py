@@ -65,3 +65,19 @@ def test_put_policy_leaves_a_shared_map_alone():
     three.build((None, 3))
     three.dtype_policy = "float32"
     assert two.compute_dtype == "float32"
+
+
+def test_graph_calls_are_every_call_with_what_it_takes_and_gives():
+    first, second = keras.Input((4,)), keras.Input((4,))
+    shared = layers.Dense(4)
+    left, right = shared(first), shared(second)
+    total = keras.ops.add(left, right)
+    inner = keras.Sequential([keras.Input((4,)), layers.Dense(2)])
+    end = inner(total)
+    calls = _keras_internals.graph_calls(keras.Model([first, second], end))
+    by_output = {id(gives[0]): (operation, takes) for operation, takes, gives in calls}
+    assert len(calls) == len(by_output) == 4
+    assert by_output[id(left)] == (shared, [first])
+    assert by_output[id(right)] == (shared, [second])
+    assert by_output[id(total)][1] == [left, right]
+    assert by_output[id(end)] == (inner, [total])

@@ -82,6 +82,23 @@ class _NoCastKept:
 
 
 class _Convolution(_NoCastKept):
+    def convolution_op(self, inputs: Any, kernel: Any) -> Any:
+        """As Keras has it, without its copies: it puts channels first, in memory too, and then last
+        again, for which torch has a name of its own. A view says the same.
+        """
+        layer: Any = self
+        if keras.backend.backend() != "torch" or layer.data_format != "channels_last":
+            return super().convolution_op(inputs, kernel)  # type: ignore[misc]
+        outputs = ops.conv(
+            ops.moveaxis(inputs, -1, 1),
+            kernel,
+            strides=list(layer.strides),
+            padding=layer.padding,
+            dilation_rate=layer.dilation_rate,
+            data_format="channels_first",
+        )
+        return ops.moveaxis(outputs, 1, -1)
+
     def _order(self, variable: Any) -> tuple[int, ...] | None:
         """(height, width, in, out) as out, height, width, in: torch's channels_last."""
         rank = len(variable.shape)

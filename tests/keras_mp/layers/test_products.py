@@ -253,3 +253,21 @@ def test_a_float32_layer_takes_what_keras_takes(dtype):
     np.testing.assert_array_equal(
         keras.ops.convert_to_numpy(given), keras.ops.convert_to_numpy(wanted)
     )
+
+
+@torch_only
+def test_a_convolution_keeps_its_input_and_not_a_copy_in_another_order():
+    def model(module):
+        chain = [module.Conv2D(8, 3, padding="same") for _ in range(2)]
+        return keras.Sequential(
+            [keras.Input((8, 8, 4)), chain[0], keras.layers.ReLU(), chain[1], keras.layers.ReLU()]
+        )
+
+    keras.config.set_dtype_policy("mixed_bfloat16")
+    stock, kept = (
+        saved_bytes(model(module), np.ones((2, 8, 8, 4))) for module in (keras.layers, ours)
+    )
+    rows = 2 * 8 * 8
+    # The input, and what each relu gave, which is the next convolution's input too.
+    assert kept.total == 2 * rows * (4 + 8 + 8)
+    assert stock.activations == kept.total + 2 * rows * 8  # once more, in Keras' order

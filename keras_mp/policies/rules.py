@@ -23,8 +23,8 @@ class CheckedRules:
             if not any(self._matches(pattern, place) for place in structure.places):
                 paths = ", ".join(place.path for place in structure.places[1:9])
                 raise ValueError(
-                    "A rule matches no layer. Expected a path or name, a compiled regular expression that "
-                    f"matches a whole path, or a layer class; paths are {paths}, ... "
+                    "A rule matches no layer. Expected a path or name, a compiled regular "
+                    f"expression that matches a whole path, or a layer class; paths are {paths}, ... "
                     f"Received: rules={{{pattern!r}: ...}}"
                 )
 

@@ -24,7 +24,7 @@ class CheckedRules:
                 paths = ", ".join(place.path for place in structure.places[1:9])
                 raise ValueError(
                     "A rule matches no layer. Expected a path or name, a compiled regular "
-                    f"expression that matches a whole path, or a layer class; paths are {paths}, ... "
+                    f"expression that matches a whole path, or a class; paths are {paths}, ... "
                     f"Received: rules={{{pattern!r}: ...}}"
                 )
 

@@ -103,6 +103,7 @@ class Monitor(keras.callbacks.Callback):
         self._feed: Feed | None = None
         self._backend = keras.backend.backend()
         self._followed: Any = None
+        self._trained: Any = None  # the train function of the last fit
 
     @property
     def folder(self) -> str | None:
@@ -153,7 +154,8 @@ class Monitor(keras.callbacks.Callback):
             planned_epochs=params.get("epochs"),
             steps_per_epoch=params.get("steps"),
         )
-        self._recorder.begin(meta, source, self._base, self._steps_per_execution)
+        compiled = self._trained is not None and self._trained() is model.train_function
+        self._recorder.begin(meta, source, self._base, self._steps_per_execution, compiled)
         # After whatever makes the train function anew.
         self._feed = self._recorder.guard("input", lambda: Feed(model, self._backend), None)
         self._begin_numerics(self._recorder)
@@ -222,6 +224,8 @@ class Monitor(keras.callbacks.Callback):
                 self._inside.disarm()
             if self._feed is not None:
                 self._feed.stop()
+            function = self.model.train_function
+            self._trained = None if function is None else weakref.ref(function)
             self._recorder.end("done")
 
     # Behind them.

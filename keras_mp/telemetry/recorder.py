@@ -116,16 +116,25 @@ class Recorder:
 
     # Begin and end.
 
-    def begin(self, meta: Meta, source: Source, base: int, longest: int = 1) -> None:
-        """The job starts (again), with ``base`` steps already done; ``longest`` steps pass between
-        two chances to look."""
+    def begin(
+        self, meta: Meta, source: Source, base: int, longest: int = 1, compiled: bool = False
+    ) -> None:
+        """The job starts (again), with ``base`` steps already done.
+
+        Args:
+            longest: Steps that pass between two chances to look.
+            compiled: Whether its first step is already compiled, and needs no look of its own.
+        """
         self._source, self._backend, self.step = source, meta.backend, base
-        self.pace.expect_compiling()
+        if not compiled:
+            self.pace.expect_compiling()
         self.compiles = CompileWatch(meta.backend)
         self._wait_cost = WAIT_COST_ON_CPU if meta.device == "cpu" else WAIT_COST
         self._longest = longest
         self._last_wall = time.time()
         self._next_look, self._most = 0.0, 1
+        if compiled:
+            self._plan_look(time.perf_counter(), 0.0)
         again = self.meta is not None
         self.meta = meta
         self._alerts = Alerts(meta)

@@ -323,6 +323,7 @@ def test_fit_again_goes_on_in_the_same_journal(keras, tmp_path):
     monitor.result(hits=0.5)
     records = journal(tmp_path)
     assert [s.step for s in of_kind(records, "start")] == [0, 10]
+    assert [s.step for s in of_kind(records, "step") if s.compiling] == [1]  # not once more
     assert [o.step for o in of_kind(records, "overflow")] == [4, 14]
     folder = RunsFolder(tmp_path)
     folder.poll()
@@ -341,6 +342,15 @@ def test_a_model_that_trained_before_is_followed_from_there(keras, tmp_path):
     assert of_kind(records, "start")[0].step == 10
     assert [o.step for o in of_kind(records, "overflow")] == [14]
     assert of_kind(records, "step")[-1].skipped == 2
+
+
+def test_a_model_compiled_anew_compiles_once_more(keras, tmp_path):
+    x, y = data(10)
+    model, monitor = compiled(keras), monitor_of(tmp_path, every=3)
+    for _ in range(2):
+        fit(model, x, y, monitor)
+        model.compile(optimizer=model.optimizer, loss="mse", auto_scale_loss=False)
+    assert [s.step for s in of_kind(journal(tmp_path), "step") if s.compiling] == [1, 11]
 
 
 def test_evaluate_and_predict_write_nothing(keras, tmp_path):

@@ -187,7 +187,9 @@ def long_journal(records, runs, like):
 
     place = Path(runs) / "long"
     write_long(place / "job", records, like)
-    last = (place / "job/events-0.jsonl").read_bytes()[-2000:].splitlines()[-1]
+    with open(place / "job/events-0.jsonl", "rb") as file:
+        file.seek(-2000, os.SEEK_END)
+        last = file.read().splitlines()[-1]
     began, worked = time.perf_counter(), time.process_time()
     folder = RunsFolder(place)
     folder.poll(0.2)

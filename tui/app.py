@@ -128,6 +128,11 @@ class MonitorApp(App[None]):
         else:
             self.reader.close()
 
+    @property
+    def live(self) -> bool:
+        """Whether a feed brings snapshots by itself."""
+        return self._feed is not None
+
     def _post(self, snapshot: Snapshot) -> None:
         self.post_message(Looked(snapshot))
 

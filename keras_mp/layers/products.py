@@ -3,7 +3,8 @@
 In float32 the backward pass uses the weight itself, which is there anyway. Under a mixed policy
 Keras keeps the half-precision copy of every weight from the layer's call to its gradient: half of
 the weights' bytes again. Here the copy is let go, and made again for the gradient: one cast more a
-step for each weight. A convolution's copy is made in the order that torch wants, in one go.
+step for each weight. A convolution's copy is made in the order that torch wants, in one go, and its
+input is handed over as a view in that order, where Keras copies it twice and keeps the second.
 
 A layer in float32 after one in half precision, as a plan has a model's end, keeps its input in half
 precision too, and casts it again for the gradient.

@@ -151,6 +151,15 @@ KNOWN_LAYERS = [
         "mask the output",
         "torch",
     ),
+    known(
+        "Attention-mask Attention-full-mask Attention-empty-mask",
+        PLAN_F16,
+        "large",
+        "values are right; the gradient of weights that are 0 or 1 meets an infinite product of "
+        "cotangents and values, until the loss scale has come down",
+        "the loss scale's own back-off",
+        "torch",
+    ),
     # Activations that cancel, saturate or square.
     known(
         "Activation-sigmoid",

@@ -64,7 +64,9 @@ def probe(
     ```
     """
     get_format(format)
-    x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)
+    # Keras' own unpacking takes a list of inputs for inputs and targets.
+    parts = batch if isinstance(batch, tuple) else (batch,)
+    x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(parts)
     x, y, sample_weight = (_tensors(part) for part in (x, y, sample_weight))
     if not model.built:
         model(x, training=False)

@@ -380,3 +380,11 @@ def test_the_table_and_the_picture_show_every_layer(keras):
     strips = root.findall(".//{http://www.w3.org/2000/svg}g")
     assert len(strips) == len(found.of("activation")) + len(found.of("gradient"))
     assert found._repr_svg_() == picture
+
+
+def test_a_list_is_of_inputs_and_no_batch_of_inputs_and_targets():
+    inputs = [keras.Input((3,), name="a"), keras.Input((3,), name="b")]
+    hidden = keras.layers.Dense(2, name="hidden")(keras.layers.Add(name="sum")(inputs))
+    model = keras.Model(inputs, hidden)
+    ones = np.ones((4, 3), "float32")
+    assert "hidden" in str(keras_mp.probe(model, [ones, ones]))

@@ -16,6 +16,17 @@ os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
 import pytest  # noqa: E402 - the environment must be set before anything is imported
 
 
+def pytest_collection() -> None:
+    """Two logical CPUs for tests of replicas. A module may start TensorFlow's devices when it is
+    collected, and then it is too late."""
+    if os.environ["KERAS_BACKEND"] != "tensorflow":
+        return
+    import tensorflow as tf
+
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+
+
 @pytest.fixture(autouse=True)
 def _fresh_keras_state(request):
     """Each test starts from float32, a fixed seed and no names left over; and leaves it so."""

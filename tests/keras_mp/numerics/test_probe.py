@@ -382,7 +382,7 @@ def test_the_table_and_the_picture_show_every_layer(keras):
     assert found._repr_svg_() == picture
 
 
-def test_a_list_is_of_inputs_and_no_batch_of_inputs_and_targets():
+def test_a_list_is_of_inputs_and_no_batch_of_inputs_and_targets(keras):
     inputs = [keras.Input((3,), name="a"), keras.Input((3,), name="b")]
     hidden = keras.layers.Dense(2, name="hidden")(keras.layers.Add(name="sum")(inputs))
     model = keras.Model(inputs, hidden)

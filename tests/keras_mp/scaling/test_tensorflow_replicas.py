@@ -24,11 +24,6 @@ from keras_mp.scaling.kernels import tensorflow_replicas
 
 pytestmark = pytest.mark.backend
 
-# While modules are collected nothing has started TensorFlow's devices yet; later it is too late.
-tf.config.set_logical_device_configuration(
-    tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 2
-)
-
 X = np.random.default_rng(0).normal(size=(32, 4)).astype("float32")
 Y = 0.25 * X[:, :1]
 

@@ -13,7 +13,11 @@ for variable in ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_TH
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
 
-import pytest  # noqa: E402 - the environment must be set before anything is imported
+from pathlib import Path  # noqa: E402 - the environment must be set before anything is imported
+
+import pytest  # noqa: E402
+
+_TESTS = Path(__file__).parent
 
 
 def pytest_collection() -> None:
@@ -25,6 +29,23 @@ def pytest_collection() -> None:
 
     cpu = tf.config.list_physical_devices("CPU")[0]
     tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+
+
+# What waits for `make test-all` on a backend, so that `make test` takes minutes. On jax the scaler
+# and the telemetry are at home; the rest is written on keras.ops and is shown on the other two.
+_LATER = {
+    "jax": ("bench", "layers", "losses", "metrics", "numerics", "policies", "examples"),
+    "tensorflow": ("bench/test_trial.py", "policies/test_model_kinds.py"),
+}
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest asks for the marks
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    later = _LATER.get(os.environ["KERAS_BACKEND"], ())
+    for item in items:
+        inside = item.path.relative_to(_TESTS).as_posix().removeprefix("keras_mp/")
+        if inside.startswith(later) and item.get_closest_marker("backend") is not None:
+            item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture(autouse=True)

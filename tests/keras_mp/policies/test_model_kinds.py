@@ -199,6 +199,9 @@ def test_models_in_kerashubs_ways(build, data, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(
+    keras.backend.backend() == "jax", reason="torch and tensorflow tell; jax compiles for minutes"
+)
 @pytest.mark.parametrize(("build", "data"), APPLICATIONS.values(), ids=APPLICATIONS)
 def test_keras_applications(build, data, tmp_path):
     there_and_back(build, data, tmp_path)

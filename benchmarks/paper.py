@@ -19,7 +19,7 @@ import time
 import warnings
 from pathlib import Path
 
-from paper_claims import HOLDS, PARITY, judge_all
+from paper_claims import HOLDS, PARITY, families, judge_all
 
 ROOT = Path(__file__).parents[1]
 _PARITY = ("float32", *PARITY)
@@ -211,7 +211,7 @@ def main(argv=None) -> int:
             print(f"{', '.join(tasks)}: ended with status {ended.returncode}", file=sys.stderr)
             return 1
     kept = read(args.json, args.quick)
-    kept["claims"] = judge_all(kept["runs"])
+    kept |= {"families": families(), "claims": judge_all(kept["runs"])}
     write(args.json, kept)
     args.table.write_text(table(kept), encoding="utf-8")
     print(args.table.read_text(encoding="utf-8"))

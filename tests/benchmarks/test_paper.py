@@ -123,6 +123,7 @@ class TestPage:
 
         kept = json.loads((DOCS / "paper.json").read_text(encoding="utf-8"))
         assert kept["claims"] == claims.judge_all(kept["runs"])
+        assert kept["families"] == claims.families()
         assert (DOCS / "paper.md").read_text(encoding="utf-8") == paper.table(kept)
 
     def test_every_task_was_run_with_every_seed(self, claims):

@@ -19,17 +19,6 @@ from tui.lab.timeline import EVENTS
 from tui.look import Look
 
 VIEWS = ("accuracy", "V100", "A100", "ours", "time line")
-# Task of benchmarks/paper.py -> (name, metric, whether more is better).
-OURS = {
-    "heat_map": ("detector, digit scenes", "hits", True),
-    "mlp": ("MLP, digits", "accuracy", True),
-    "tabular": ("MLP, 30 measurements", "accuracy", True),
-    "cnn": ("residual CNN, digits", "accuracy", True),
-    "lstm": ("LSTM, characters", "loss", False),
-    "transformer": ("transformer, characters", "loss", False),
-    "generator": ("generator (VAE), digits", "nats", False),
-    "mlp_sgd": ("MLP, plain SGD", "loss", False),
-}
 
 
 class ResultsPage(Page):
@@ -153,22 +142,19 @@ def _ours(look: Look) -> tuple[str, list[Row]]:
     found = paper_runs()
     if found is None:
         return "benchmarks/paper.py has not been run here: there are no figures.", []
-    means: dict[tuple[str, str], list[float]] = {}
-    for run in found["runs"]:
-        if run["task"] in OURS and OURS[run["task"]][1] in run["metrics"]:
-            value = run["metrics"][OURS[run["task"]][1]]
-            means.setdefault((run["task"], run["variant"]), []).append(float(value))
-    seeds = max((len(values) for values in means.values()), default=0)
+    seeds = 0
     lines: list[Row] = []
-    for task, (name, metric, more) in OURS.items():
-        of = {variant: values for (t, variant), values in means.items() if t == task}
+    for task, family in found["families"].items():
+        metric = family["metric"]
+        better = f"   {metric}, {'more' if family['more_is_better'] else 'less'} is better"
+        of: dict[str, list[float]] = {}  # one figure a seed
+        for run in found["runs"]:
+            if run["task"] == task:
+                of.setdefault(run["variant"], []).append(float(run["metrics"][metric]))
         if not of:
             continue
-        lines.append(
-            text(
-                (name, "strong"), (f"   {metric}, {'more' if more else 'less'} is better", "muted")
-            )
-        )
+        seeds = max(seeds, *map(len, of.values()))
+        lines.append(text((family["name"], "strong"), (better, "muted")))
         average = {variant: sum(values) / len(values) for variant, values in of.items()}
         top = max(average.values())
         for variant, value in average.items():

@@ -167,12 +167,11 @@ CHECKS = (
 )
 
 
-def run_all():
-    """Yield (name, "fine" or "fault", what was seen) for each check."""
-    for check in CHECKS:
-        name = check.__name__.replace("_", " ")
-        try:
-            well, seen = check()
-        except Exception as error:
-            well, seen = False, f"{type(error).__name__}: {str(error).splitlines()[0][:200]}"
-        yield name, "fine" if well else "fault", seen
+def tried(check):
+    """``{"verdict": "fine" or "fault", "seen": ...}`` of a check; one that raises is a fault."""
+    try:
+        well, seen = check()
+    except Exception as error:
+        first = (str(error).strip() or "no message").splitlines()[0]
+        well, seen = False, f"{type(error).__name__}: {first[:200]}"
+    return {"verdict": "fine" if well else "fault", "seen": seen}

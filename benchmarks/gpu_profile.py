@@ -67,11 +67,11 @@ class Peak:
 
 def free() -> None:
     """Let the allocator forget what the last model needed."""
+    keras.utils.clear_session(free_memory=True)
     if keras.backend.backend() == "torch" and on_gpu():
         import torch
 
         torch.cuda.empty_cache()
-    keras.utils.clear_session(free_memory=True)
 
 
 def of_steps(step: Callable[[], Any], steps: int) -> dict[str, Any]:
@@ -113,12 +113,18 @@ def _torch(step: Callable[[], Any], steps: int) -> dict[str, Any]:
     counts: dict[str, int] = {}
     for event in profiled.key_averages():
         counts[event.key] = counts.get(event.key, 0) + event.count
+    return from_counts(counts, steps, gpu)
+
+
+def from_counts(counts: dict[str, int], steps: int, gpu: bool) -> dict[str, Any]:
+    """The same from how often torch's profiler saw each event."""
     operators = sum(count for key, count in counts.items() if key.startswith("aten::"))
     launches = sum(counts.get(name, 0) for name in LAUNCHES)
     copies = sum(count for key, count in counts.items() if key.startswith(COPY_TORCH))
     return {
         "operators": operators / steps,
-        "launches": launches / steps if gpu else None,
+        # None at all: the profiler could not look at the device (a driver may forbid it).
+        "launches": launches / steps if gpu and launches else None,
         # A read of one number is an operator and a copy; other copies are no such operator.
         "reads": max(counts.get(READ_TORCH, 0), copies) / steps if gpu else None,
     }

@@ -158,6 +158,7 @@ def ring_row(
         loss,
         seen,
         after.good_steps,
+        after.counters[HYSTERESIS_LEFT],
     ]
     row = ops.stack([ops.cast(value, "float32") for value in head])
     return row if norms is None else ops.concatenate([row, ops.cast(norms, "float32")])

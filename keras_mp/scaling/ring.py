@@ -6,8 +6,8 @@ know reads the whole ring now and then: one copy, so one consistent snapshot.
 Columns: step number (low and high half, because float32 counts exactly only to 2**24), the scale
 that the step used, the next scale, finite (1 or 0), the unscaled loss (NaN with its flag 0 where
 ``scale_loss`` was not seen), what is known of the loss (see ``decode_seen``), clean updates towards
-growth, then one column a variable: the norm of its scaled gradient, or with attribution off
-nothing.
+growth, the hysteresis that is left, then one column a variable: the norm of its scaled gradient, or
+with attribution off nothing.
 """
 
 import math
@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-STEP_LOW, STEP_HIGH, SCALE, NEXT_SCALE, FINITE, LOSS, SEEN, GOOD_STEPS = range(8)
-COLUMNS = 8
+STEP_LOW, STEP_HIGH, SCALE, NEXT_SCALE, FINITE, LOSS, SEEN, GOOD_STEPS, HYSTERESIS = range(9)
+COLUMNS = 9
 STEP_SPLIT = 2**20
 
 # What is known of a step's loss, as one number: these, or ``overflowed_at`` a place.
@@ -39,6 +39,7 @@ class StepRow(NamedTuple):
             not finite; empty for a finite step or where attribution is off.
         place: Where the forward pass was first not finite (an index into the kernel's ``places``);
             None where it was finite, or nobody looked.
+        hysteresis_left: Overflows until the scale backs off, after this step; 0: on each.
     """
 
     step: int
@@ -51,6 +52,7 @@ class StepRow(NamedTuple):
     grad_norm: float | None
     nonfinite: tuple[int, ...]
     place: int | None = None
+    hysteresis_left: int = 0
 
 
 def overflowed_at(place: Any) -> Any:
@@ -101,4 +103,5 @@ def _row(step: int, head: list[float], total: float, nonfinite: tuple[int, ...])
         grad_norm=None if math.isnan(total) else total,
         nonfinite=nonfinite,
         place=place,
+        hysteresis_left=int(head[HYSTERESIS]),
     )

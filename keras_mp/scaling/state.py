@@ -47,7 +47,8 @@ class ScaleConfig:
             the first growth after an overflow or the start, as DeepSpeed), "always" (flax).
         counts: What the growth interval counts when gradients are accumulated: weight "updates", or
             "micro_batches" (stock Keras).
-        exhausted_after: Skips in a row, the last of them at ``min_scale``, that count as exhausted.
+        exhausted_after: Skips in a row, the last of them at ``min_scale`` and with no hysteresis
+            left, that count as exhausted.
         on_exhausted: What that does: "warn", "raise" or "continue".
 
     Raises:
@@ -201,15 +202,20 @@ def update(
     return ScaleState(scale, good, left, skipped, applied, run)
 
 
-def exhausted(scale: float, consecutive_skips: int, config: ScaleConfig) -> bool:
+def exhausted(
+    scale: float, consecutive_skips: int, config: ScaleConfig, hysteresis_left: int = 0
+) -> bool:
     """Whether a run of skips goes on although the scale cannot fall any further.
 
     Args:
         scale: The loss scale that the last step used.
         consecutive_skips: The run of skips, that step included.
         config: With the floor and the length of the run.
+        hysteresis_left: After that step. While some is left an overflow is tolerated, and lowers
+            the scale nowhere: DeepSpeed asks for it first, too. Defaults to 0.
     """
-    at_floor = not config.dynamic or scale <= config.min_scale
+    tolerated = config.hysteresis > 1 and hysteresis_left > 0
+    at_floor = not config.dynamic or (scale <= config.min_scale and not tolerated)
     return at_floor and consecutive_skips >= config.exhausted_after
 
 

@@ -29,12 +29,17 @@ class Teller:
         self.said: set[str] = set()
 
     def check(
-        self, scale: float, consecutive_skips: int, config: ScaleConfig | None = None
+        self,
+        scale: float,
+        consecutive_skips: int,
+        hysteresis_left: int = 0,
+        config: ScaleConfig | None = None,
     ) -> None:
         """Look at the state after a step.
 
         Args:
             scale: The loss scale the step used. consecutive_skips: The run, that step included.
+            hysteresis_left: After that step.
             config: The settings in force, where they differ from the optimizer's.
 
         Raises:
@@ -44,25 +49,28 @@ class Teller:
             self.said.clear()
             return
         config = config or self.config
-        if exhausted(scale, consecutive_skips, config):
+        if exhausted(scale, consecutive_skips, config, hysteresis_left):
             self._exhausted(scale, consecutive_skips, config)
         elif consecutive_skips >= LONG_RUN:
             self._say(
                 "run",
-                f"{consecutive_skips} steps in a row had gradients that were not finite and were "
-                f"skipped; the loss scale is {_power(scale)}. {self._blame()}",
+                f"{_skipped(consecutive_skips)}; the loss scale is {_power(scale)}. "
+                f"{self._blame()}",
             )
 
     def _exhausted(self, scale: float, run: int, config: ScaleConfig) -> None:
         if config.on_exhausted == "continue":
             return
-        floor = "its floor" if config.dynamic else "static"
-        message = (
-            f"Nothing trains: {run} steps in a row had gradients that were not finite and were "
-            f"skipped, and the loss scale of {_power(scale)} is {floor}: a smaller one cannot "
-            f"help. {self._blame()} Look for inputs or labels that are not finite, keep that layer "
-            "in float32, lower the learning rate, or use mixed_bfloat16."
-        )
+        data = "Look for inputs or labels that are not finite, lower the learning rate"
+        if config.min_scale == config.max_scale == 1:  # in force: scaling serves nothing
+            why = "No layer computes in float16, so no loss scale helps."
+            advice = f"{data}."
+        else:
+            where = "at its floor of" if config.dynamic else "static at"
+            why = f"The loss scale is {where} {_power(scale)}."
+            smaller = "" if config.dynamic else ', try a smaller scale or scale="dynamic"'
+            advice = f"{data}{smaller}, keep that layer in float32, or use mixed_bfloat16."
+        message = f"Nothing trains: {_skipped(run)}. {why} {self._blame()} {advice}"
         if config.on_exhausted == "raise":
             raise LossScaleExhaustedError(message)
         self._say("exhausted", message)
@@ -77,6 +85,12 @@ class Teller:
         if what not in self.said:
             self.said.add(what)
             warnings.warn(message, RuntimeWarning, stacklevel=2)
+
+
+def _skipped(run: int) -> str:
+    if run == 1:
+        return "a step had gradients that were not finite and was skipped"
+    return f"{run} steps in a row had gradients that were not finite and were skipped"
 
 
 def _power(scale: float) -> str:

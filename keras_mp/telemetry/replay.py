@@ -165,12 +165,12 @@ def _play(history: History, config: ScaleConfig, assume: Assume) -> _Play:
             play.steps += clean
         if clean < stretch:
             used = play.state.scale
-            play.state = update(play.state, False, config)
+            play.state = after = update(play.state, False, config)
             play.overflows.append(first + place)
             place += 1
             play.steps += 1
-            ends = config.on_exhausted == "raise"
-            if ends and exhausted(used, play.state.consecutive_skips, config):
+            lost = exhausted(used, after.consecutive_skips, config, after.hysteresis_left)
+            if lost and config.on_exhausted == "raise":
                 play.stopped_at = first + place - 1
                 break
     play.note(first + place, play.state.scale)

@@ -53,7 +53,8 @@ class Scaler:
         self.state = update(self.state, finite, self.config)
         done = Taken(scale, finite, math.log2(self.state.scale))
         self.taken.append(done)
-        run_out = exhausted(2.0**scale, self.state.consecutive_skips, self.config)
+        run, left = self.state.consecutive_skips, self.state.hysteresis_left
+        run_out = exhausted(2.0**scale, run, self.config, left)
         self.ended = run_out and self.config.on_exhausted == "raise"
         return done
 

@@ -17,6 +17,7 @@ from keras_mp._keras_internals import raw_iterations
 from keras_mp.scaling.device_state import (
     APPLIED,
     CONSECUTIVE_SKIPS,
+    HYSTERESIS_LEFT,
     SKIPPED,
     Values,
 )
@@ -261,6 +262,8 @@ class JaxKernel(Kernel):
         if config.on_exhausted != "raise":
             return
         at_floor = True if not config.dynamic else before.scale <= before.limits[0]
+        if config.dynamic and config.hysteresis > 1:
+            at_floor = jnp.logical_and(at_floor, after.counters[HYSTERESIS_LEFT] == 0)
         lost = jnp.logical_and(
             at_floor, after.counters[CONSECUTIVE_SKIPS] >= config.exhausted_after
         )
@@ -270,14 +273,14 @@ class JaxKernel(Kernel):
     def _tell(self, scale: Any, limits: Any, counters: Any, flags: Any = None) -> None:
         """Let the teller see a state. ``flags``, if given, are of its step, a skipped one."""
         counters = np.asarray(counters)
-        run = int(counters[CONSECUTIVE_SKIPS])
+        run, left = int(counters[CONSECUTIVE_SKIPS]), int(counters[HYSTERESIS_LEFT])
         step = int(counters[SKIPPED]) + int(counters[APPLIED])
         if flags is not None:
             self.last_overflow = overflowed(step, np.flatnonzero(~np.asarray(flags)), None)
         if step - run != self.run_told:
             self.run_told = step - run
             self.teller.check(float(scale), 0)  # a clean step came between
-        self.teller.check(float(scale), run, self._in_force(limits))
+        self.teller.check(float(scale), run, left, self._in_force(limits))
 
     def _in_force(self, limits: Any) -> ScaleConfig | None:
         """The settings with the limits of the device, where scaling serves nothing."""

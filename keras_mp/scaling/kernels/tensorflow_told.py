@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from keras_mp.scaling.device_state import APPLIED, CONSECUTIVE_SKIPS, SKIPPED, Values
+from keras_mp.scaling.device_state import CONSECUTIVE_SKIPS, HYSTERESIS_LEFT, Values
 from keras_mp.scaling.kernels.tensorflow_control import either, in_python
 from keras_mp.scaling.ring import decode_seen
 from keras_mp.scaling.told import LONG_RUN
@@ -32,14 +32,16 @@ class TensorFlowTold:
         loud = run >= LONG_RUN
         if config.on_exhausted != "continue":
             floor = tf.logical_or(not config.dynamic, before.scale <= after.limits[0])
+            if config.dynamic and config.hysteresis > 1:
+                floor = tf.logical_and(floor, tf.equal(after.counters[HYSTERESIS_LEFT], 0))
             loud = tf.logical_or(loud, tf.logical_and(floor, run >= config.exhausted_after))
-        step = after.counters[SKIPPED] + after.counters[APPLIED]
 
-        def hear(scale: Any, run: Any, limits: Any, step: Any, seen: Any, nonfinite: Any) -> None:
-            self._note(int(step), int(seen), np.asarray(nonfinite))
-            self._say(float(scale), int(run), np.asarray(limits))
+        def hear(scale: Any, counters: Any, limits: Any, seen: Any, nonfinite: Any) -> None:
+            left, skipped, applied, run = np.asarray(counters).tolist()
+            self._note(skipped + applied, int(seen), np.asarray(nonfinite))
+            self._say(float(scale), run, left, np.asarray(limits))
 
-        arguments = [before.scale, run, after.limits, step, seen, nonfinite]
+        arguments = [before.scale, after.counters, after.limits, seen, nonfinite]
         either(loud, lambda: in_python(hear, *arguments), lambda: None)
 
     def look(self) -> None:
@@ -49,18 +51,19 @@ class TensorFlowTold:
         if step:
             self._note(step, seen, counts[2] == step)
         state = kernel.state.read()
-        self._say(state.scale, state.consecutive_skips, kernel.state.limits.numpy())
+        run, left = state.consecutive_skips, state.hysteresis_left
+        self._say(state.scale, run, left, kernel.state.limits.numpy())
 
     def _note(self, step: int, seen: int, nonfinite: np.ndarray) -> None:
         indices = tuple(int(i) for i in np.flatnonzero(nonfinite))
         self.kernel.note_overflow(step, indices, *decode_seen(seen))
 
-    def _say(self, scale: float, run: int, limits: np.ndarray) -> None:
+    def _say(self, scale: float, run: int, left: int, limits: np.ndarray) -> None:
         teller, config = self.kernel.teller, self.kernel.config
         if run < self.run:  # there was a clean step in between
             teller.check(scale, 0)
         self.run = run
         low, high = (float(x) for x in limits)
-        if config.dynamic and (low, high) != (config.min_scale, config.max_scale):
+        if (low, high) != (config.min_scale, config.max_scale):
             config = replace(config, initial_scale=low, min_scale=low, max_scale=high)
-        teller.check(scale, run, config)
+        teller.check(scale, run, left, config)

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from keras import tree
 
 from keras_mp import _keras_internals
 from keras_mp.scaling.device_state import Values
@@ -22,16 +21,11 @@ from keras_mp.scaling.kernels.torch_fused import (
 from keras_mp.scaling.kernels.torch_general import unscale_and_check
 from keras_mp.scaling.kernels.torch_graph import inspect_graph
 from keras_mp.scaling.kernels.torch_guard import TorchGuard, TorchLossGuard
+from keras_mp.scaling.kernels.torch_ops import dense
 from keras_mp.scaling.kernels.torch_ring import TorchRing
 from keras_mp.scaling.kernels.torch_select import select_apply
-from keras_mp.scaling.kernels.torch_state import APPLIED, RUN, SKIPPED, TorchState
-from keras_mp.scaling.ring import decode
-
-# On an accelerator a look at the state waits for the device: this many steps apart.
-LOOK_EVERY = 256
-# After a loss overflowed there, this many further steps are read, to name the layer of the next.
-WATCH_FORWARD = 4 * LOOK_EVERY
-
+from keras_mp.scaling.kernels.torch_state import RUN, TorchState
+from keras_mp.scaling.kernels.torch_told import LOOK_EVERY, TorchTold
 
 _GRAD = operator.attrgetter("grad")
 _DTYPE = operator.attrgetter("dtype")
@@ -60,13 +54,12 @@ class TorchKernel(Kernel):
         self.binding: Any = None
         self.hook: Any = None
         self.forward: ForwardWatch | None = None
-        self.watch_until = 0
+        self.told = TorchTold(self)
         self.place: int | None = None
         self.losses = 0  # scaled so far
         self.half: bool | None = False  # float16 was seen in some loss' graph
         self.told_half: bool | None = None
         self.plain_sgd = is_plain_sgd(self.inner, self.variables)
-        self.counted_until = 0
         self.headroom_every = 0
         self.largest: Any = None
         self.follow_device = self.state.scale.value.device.type != "cpu"
@@ -94,7 +87,9 @@ class TorchKernel(Kernel):
         """Whether a loss that overflows is traced to a layer: it costs a host read a step. So on a
         CPU always, and on an accelerator for some time after the host saw such a loss."""
         steps = 0 if self.linked is None else self.linked.steps
-        return self.optimizer.attribution and (not self.follow_device or steps < self.watch_until)
+        return self.optimizer.attribution and (
+            not self.follow_device or steps < self.told.watch_until
+        )
 
     def _look_forward(self, forward: ForwardWatch) -> None:
         if self.watches_forward and not bool(torch.isfinite(self.loss).all()):
@@ -131,17 +126,9 @@ class TorchKernel(Kernel):
 
         def before_forward(_model: Any, inputs: Any) -> None:
             alive = kernel()
-            if alive is None:
-                return
-            if torch.compiler.is_compiling():
+            if alive is not None and torch.is_grad_enabled():  # and is no prediction
                 with torch.no_grad():
-                    alive.take()
-            else:
-                alive.refresh()
-                if alive.loss_guard is not None:
-                    alive.loss_guard.samples = _samples(inputs)
-                if alive.forward is not None:
-                    alive.forward.begin(inputs)
+                    alive.begin(inputs)
 
         self.hook = model.register_forward_pre_hook(before_forward)
         if self.forward is not None:
@@ -150,7 +137,7 @@ class TorchKernel(Kernel):
         self.refresh()
 
     def refresh(self) -> None:
-        """Before each forward pass: a change from outside makes the copies anew."""
+        """A change from outside makes the copies anew."""
         model = None if self.binding is None else self.binding.model
         if getattr(model, "jit_compile", False):
             self._part()
@@ -159,13 +146,18 @@ class TorchKernel(Kernel):
         trackers = [] if self.binding is None else self.binding.loss_trackers()
         if self.loss_guard is None or trackers != self.trackers:
             self.loss_guard, self.trackers = TorchLossGuard(trackers), trackers
-        self.loss_guard.refresh()
 
-    def take(self) -> None:
-        """``refresh`` inside a compiled graph: two copies that the compiler fuses."""
-        for guard in (self.guard, self.loss_guard):
-            if guard is not None:
-                guard.take()
+    def begin(self, inputs: Any) -> None:
+        """Before each forward pass of the bound model that trains."""
+        if torch.compiler.is_compiling():
+            if self.guard is not None:
+                self.guard.take()  # copies, which the compiler fuses
+        else:
+            self.refresh()
+            if self.forward is not None:
+                self.forward.begin(inputs)
+        if self.loss_guard is not None:
+            self.loss_guard.begin()
 
     # The step.
 
@@ -208,13 +200,13 @@ class TorchKernel(Kernel):
         noted: tuple[int, ...] | None = None
         if not self.follow_device:
             skipped = bool(state.host_integers[RUN])
-            noted = self._who(grads, variables) if skipped else ()
+            noted = self.told.who(grads, variables) if skipped else ()
         if ring is not None:
             ring.write(state, self.loss, norm, norms, noted, self.place)
         if noted is not None:
-            self._tell(state, scale, noted)
+            self.told.step(state, scale, noted)
         elif state.steps % LOOK_EVERY == 0:
-            self.look()
+            self.told.look()
 
     def _link(self) -> TorchState:
         """Join the state's storage, at the first eager step: a compiled one leaves it apart."""
@@ -247,7 +239,7 @@ class TorchKernel(Kernel):
         updated = not steps or (state.host_iterations + 1) % steps == 0
         norm = None
         if measure:
-            norm = global_norm([_dense(g) for g in unscaled if g is not None])
+            norm = global_norm([dense(g) for g in unscaled if g is not None])
         if finite:
             self.inner.apply(unscaled, variables)
             state.expect_update()
@@ -288,7 +280,7 @@ class TorchKernel(Kernel):
         if self.ring is None:
             return None
         ring = self.ring.read()
-        self._count(ring)
+        self.told.count(ring)
         return ring
 
     def measure_headroom(self, every: int) -> None:
@@ -300,71 +292,20 @@ class TorchKernel(Kernel):
     def largest_gradients(self) -> np.ndarray | None:
         return None if self.largest is None else self.largest.cpu().numpy()
 
-    def look(self) -> None:
-        """Let the host see what happened since the last look: counts, and what must be said."""
-        if self.ring is not None:
-            self._count(self.ring.read())
-        elif self.linked is None or self.follow_device:
-            state = self.state.read()
-            self.teller.check(state.scale, state.consecutive_skips)
-
     def overflow_counts(self) -> np.ndarray:
-        self.look()
+        self.told.look()
         return self.overflows
 
-    def _count(self, ring: np.ndarray) -> None:
-        """Count the overflows of rows that were not counted yet, and say what must be said."""
-        rows = decode(ring, self.counted_until)
-        run = self.run_before
-        for row in rows:
-            run = 0 if row.finite else run + 1
-            if not row.finite:
-                self.note_overflow(row.step, row.nonfinite, row.loss_finite, row.place)
-                if row.loss_finite is False:
-                    self.watch_until = row.step + WATCH_FORWARD
-            self.teller.check(row.scale, run, self.linked.config if self.linked else None)
-        if rows:
-            self.counted_until, self.run_before = rows[-1].step, run
-
-    def _who(self, grads: list[Any], variables: list[Any]) -> tuple[int, ...]:
-        """Indices of the variables whose gradient is not finite: only after a skip, on a CPU."""
-        if not self.optimizer.attribution:
-            return ()
-        index = self.optimizer._get_variable_index
-        return tuple(
-            index(v)
-            for g, v in zip(grads, variables, strict=True)
-            if g is not None and not bool(torch.isfinite(_dense(g)).all())
-        )
-
-    def _tell(self, state: TorchState, scale: float, noted: tuple[int, ...]) -> None:
-        """The host saw the step: count an overflow, and say what must be said."""
-        run = int(state.host_integers[RUN])
-        self.counted_until = state.steps
-        if run:
-            loss_finite = None if self.loss is None else bool(torch.isfinite(self.loss))
-            step = int(state.host_integers[SKIPPED]) + int(state.host_integers[APPLIED])
-            self.note_overflow(step, noted, loss_finite, self.place)
-        if run or self.teller.said:
-            self.teller.check(scale, run, state.config)
+    def look(self) -> None:
+        self.told.look()
 
     def _norms(self, grads: list[Any], variables: list[Any], order: float = 2.0) -> list[Any]:
         """Norm of each variable's scaled gradient, in the optimizer's order; 0 where none is."""
         present = [(g, v) for g, v in zip(grads, variables, strict=True) if g is not None]
-        measured = torch._foreach_norm([_dense(g) for g, _ in present], order)
+        measured = torch._foreach_norm([dense(g) for g, _ in present], order)
         if [id(v) for _, v in present] == self.ids:
             return list(measured)
         norms = [torch.zeros_like(measured[0])] * len(self.variables)
         for norm, (_, variable) in zip(measured, present, strict=True):
             norms[self.optimizer._get_variable_index(variable)] = norm
         return norms
-
-
-def _samples(inputs: Any) -> int:
-    """The size of a batch, as Keras weighs its loss."""
-    first = next((x for x in tree.flatten(inputs) if x is not None), None)
-    return first.shape[0] if first is not None and first.ndim else 1
-
-
-def _dense(grad: Any) -> Any:
-    return grad if grad.layout is torch.strided else grad.coalesce()._values()

@@ -37,7 +37,7 @@ class TorchGuard:
             self._settled()
 
     def take(self) -> None:
-        """Take the copy anew, whatever the version counters say (a compiled graph has none)."""
+        """Take the copy anew, inside a compiled graph, which has no version counters."""
         if self.tensors:
             self.saved.copy_(self._gathered())
 
@@ -60,12 +60,9 @@ class TorchGuard:
         if torch.compiler.is_compiling():
             self._settle_compiled(ok)
             return
-        torch.where(ok, self._cat().to(self.dtype), self.saved, out=self.saved)
+        torch.where(ok, torch.cat(self.flat).to(self.dtype), self.saved, out=self.saved)
         torch._foreach_copy_(self.flat, self.views)
         self._settled()
-
-    def _cat(self) -> Any:
-        return torch.cat(self.flat)
 
     def _current(self) -> tuple[int, ...]:
         return tuple(t._version for t in self.tensors)
@@ -77,26 +74,32 @@ class TorchGuard:
 class TorchLossGuard(TorchGuard):
     """The sums and counts of the mean losses, which losses that are not finite do not enter.
 
-    A count of 0 is kept as NaN: an epoch without any finite loss shows NaN, and not the 0 of an
-    empty mean. (Not under torch.compile, which would compile anew for each size of a batch.)
+    A count of 0 is shown as NaN: an epoch without any finite loss shows NaN, and not the 0 of an
+    empty mean. Before a forward pass it becomes 0 again, for the loss to be added to.
 
     Args: trackers: (sum, count) of each mean.
     """
 
     def __init__(self, trackers: Sequence[tuple[Any, Any]]):
-        self.samples = 1  # in the batch under way: what a count grows by
         super().__init__([v for part in zip(*trackers, strict=True) for v in part])
-        if self.tensors:
-            self.live = torch.cat(self.flat)
-            self.counts, self.live_counts = self.saved[len(trackers) :], self.live[len(trackers) :]
+        self.counts = self.tensors[len(trackers) :]
 
-    def refresh(self) -> None:
-        if self.tensors and self.versions != self._current():
-            super().refresh()
-            self.counts.masked_fill_(self.counts == 0, float("nan"))
+    def begin(self) -> None:
+        """A forward pass begins that trains: ``refresh``, eager or compiled, and open counts."""
+        if not self.tensors:
+            return
+        if torch.compiler.is_compiling():
+            self.take()
+        elif self.versions != self._current():
+            self.refresh()
+            self._show_empty()
+        for count in self.counts:
+            count.nan_to_num_(0.0)
 
-    def _cat(self) -> Any:
-        torch.cat(self.flat, out=self.live)
-        # The first finite loss has left NaN + samples.
-        torch.nan_to_num_(self.live_counts, self.samples, float("inf"))
-        return self.live
+    def take(self) -> None:
+        super().take()
+        self._show_empty()
+
+    def _show_empty(self) -> None:
+        saved = self.saved[-len(self.counts) :]
+        saved.masked_fill_(saved == 0, float("nan"))

@@ -115,6 +115,11 @@ def fused_sgd_(
     )
 
 
+def dense(gradient: Any) -> Any:
+    """A gradient's numbers: of a sparse one those that it stores, each place once."""
+    return gradient if gradient.layout is torch.strided else gradient.coalesce()._values()
+
+
 @functools.cache
 def probe(device: torch.device) -> frozenset[str]:
     """Names of the operators above that work on a device, by trying each on two small tensors."""

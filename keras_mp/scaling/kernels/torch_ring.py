@@ -15,6 +15,7 @@ from keras_mp.scaling.ring import (
     COLUMNS,
     FINITE,
     GOOD_STEPS,
+    HYSTERESIS,
     LOSS,
     LOSS_FINITE,
     LOSS_NOT_FINITE,
@@ -28,7 +29,8 @@ from keras_mp.scaling.ring import (
     overflowed_at,
 )
 
-_HEAD = 5  # next scale, consecutive skips, good steps, loss, global norm (unscaled)
+# next scale, consecutive skips, good steps, hysteresis left, loss, global norm (unscaled)
+_HEAD = 6
 
 
 class TorchRing:
@@ -79,7 +81,7 @@ class TorchRing:
         self.seen[slot] = loss is not None
         self.noted[slot] = noted
         self.places[slot] = place
-        head = [state.scale, state.run, state.good]
+        head = [state.scale, state.run, state.good, state.left]
         head += [self.unseen if value is None else value for value in (loss, norm)]
         torch.stack(head, out=self.heads[slot])
         if norms is not None:
@@ -107,8 +109,9 @@ class TorchRing:
         out[told, STEP_HIGH] = self.steps[told] // STEP_SPLIT
         out[told, SCALE], out[told, NEXT_SCALE] = scales[told], raw[told, 0]
         out[told, FINITE], out[told, GOOD_STEPS] = finite, raw[told, 2]
-        out[told, LOSS] = np.where(seen, raw[told, 3], 0)
-        loss = np.where(np.isfinite(raw[told, 3]), LOSS_FINITE, LOSS_NOT_FINITE)
+        out[told, HYSTERESIS] = raw[told, 3]
+        out[told, LOSS] = np.where(seen, raw[told, 4], 0)
+        loss = np.where(np.isfinite(raw[told, 4]), LOSS_FINITE, LOSS_NOT_FINITE)
         out[told, SEEN] = np.where(seen, loss, LOSS_NOT_SEEN)
         for i in told:
             place = self.places[i]
@@ -118,7 +121,7 @@ class TorchRing:
         # Where the host noted the variables, only the norm of all is known: one column has it.
         noted = told[[self.noted[i] is not None for i in told]]
         out[noted, COLUMNS:] = 0
-        out[noted, COLUMNS] = np.where(raw[noted, 1] == 0, raw[noted, 4] * scales[noted], 0)
+        out[noted, COLUMNS] = np.where(raw[noted, 1] == 0, raw[noted, 5] * scales[noted], 0)
         for i in noted[raw[noted, 1] != 0]:
             out[i, [COLUMNS + k for k in self.noted[i] or ()]] = np.nan
         return np.concatenate([out, compiled])

@@ -29,7 +29,7 @@ class TorchState:
     Attributes:
         scale, found: float32 views, shape (); the next step's loss scale, and whether this step
             overflowed. ok: bool, shape (): the opposite of ``found``, once it is known.
-        good, iterations, run: int32 views, shape ().
+        good, left, iterations, run: int32 views, shape ().
         host: ScaleState as the host knows it; None where only the device does.
         steps: Attempted steps, as far as the host counted.
         config: The settings in force: with limits (1, 1) where scaling serves nothing.
@@ -53,7 +53,8 @@ class TorchState:
         self.scale, self.found = self.scale_found[0], self.scale_found[1]
         self.good, self.iterations = self.integers[GOOD], self.integers[ITERATIONS]
         self.next_iteration = self.integers[NEXT_ITERATION]
-        self.counters, self.run = self.integers[LEFT:ITERATIONS], self.integers[RUN]
+        self.counters = self.integers[LEFT:ITERATIONS]
+        self.left, self.run = self.integers[LEFT], self.integers[RUN]
         self.own_integers = self.integers[:ITERATIONS]
         self.limits, self.low, self.high = self.bounds[:, 0], self.bounds[0], self.bounds[1]
         self.ok = torch.zeros((), dtype=torch.bool, device=device)

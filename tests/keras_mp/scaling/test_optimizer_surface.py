@@ -2,7 +2,6 @@
 and tf.keras' wrappers, arguments, and what is refused."""
 
 import inspect
-import warnings
 
 import keras
 import numpy as np
@@ -375,50 +374,6 @@ def test_a_fixed_scale_set_inside_later_does_not_divide_twice():
     with pytest.raises(ValueError, match="`loss_scale_factor`"):
         apply(optimizer, [ops.ones(1) * optimizer.loss_scale], [variable])
     assert host(variable).tolist() == [1.0]
-
-
-# What is said aloud.
-
-
-def test_a_step_without_scale_loss_is_said_once():
-    run = Runner(keras_mp.LossScaleOptimizer("sgd"))
-    gradients = [ops.ones(v.shape) for v in run.variables]
-    with pytest.warns(UserWarning, match="`scale_loss`"):
-        run.optimizer.apply(gradients, run.variables)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        run.optimizer.apply(gradients, run.variables)
-
-
-@pytest.mark.parametrize("way", ["dynamic", "static"])
-def test_a_lost_run_is_said_once_with_what_to_do(way):
-    kwargs = {"min_scale": 1.0, "initial_scale": 2.0} if way == "dynamic" else {"scale": 8.0}
-    run = Runner(keras_mp.LossScaleOptimizer("sgd", **kwargs))
-    gradients = make_gradients(np.random.default_rng(0))
-    gradients[1][:] = np.nan
-    run.step(gradients)
-    run.step(gradients)
-    with pytest.warns(RuntimeWarning, match="Nothing trains: .*mixed_bfloat16"):
-        for _ in range(6):
-            run.step(gradients)
-
-
-def test_a_lost_run_can_end_the_training():
-    run = Runner(keras_mp.LossScaleOptimizer("sgd", "deepspeed", initial_scale=2.0))
-    gradients = make_gradients(np.random.default_rng(0))
-    before = snapshot(*run.variables)
-    with pytest.raises(RuntimeError, match="Nothing trains"):
-        for _ in range(10):
-            run.step(gradients, np.inf)
-    assert snapshot(*run.variables) == before
-    assert run.optimizer.loss_scale == 1.0
-
-
-def test_a_lost_run_can_be_let_be():
-    run = Runner(keras_mp.LossScaleOptimizer("sgd", min_scale=1.0, on_exhausted="continue"))
-    for _ in range(24):
-        run.step(make_gradients(np.random.default_rng(0)), np.inf)
-    assert run.optimizer.skipped_steps == 24
 
 
 @pytest.mark.skipif(BACKEND == "tensorflow", reason="no stateless_apply there, as by Keras")

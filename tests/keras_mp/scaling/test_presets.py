@@ -155,17 +155,22 @@ def test_deepspeeds_consecutive_hysteresis(interval, sequence):
         assert state.scale == system.scale
 
 
-@settings(deadline=None, max_examples=200)
+@pytest.mark.parametrize("start", [1.0, 2.0**4])  # at the floor, the hysteresis comes first
+@pytest.mark.parametrize("refill", ["growth", "finite"])
+@settings(deadline=None, max_examples=100)
 @given(sequence=st.lists(st.sampled_from([False, False, False, True]), max_size=60))
-def test_deepspeed_ends_the_run_where_the_system_raises(sequence):
-    config = replace(PRESETS["deepspeed"], growth_interval=3, initial_scale=2.0**4)
-    system, state = DeepSpeed(3), ScaleState.initial(config)
-    system.scale = 2.0**4
+def test_deepspeed_ends_the_run_where_the_system_raises(start, refill, sequence):
+    config = replace(
+        PRESETS["deepspeed"], growth_interval=3, initial_scale=start, hysteresis_refill=refill
+    )
+    system, state = DeepSpeed(3, refill_on_good=refill == "finite"), ScaleState.initial(config)
+    system.scale = start
     for finite in sequence:
         used = state.scale
         system.step(finite)
         state = update(state, finite, config)
-        assert exhausted(used, state.consecutive_skips, config) == system.ended
+        run, left = state.consecutive_skips, state.hysteresis_left
+        assert exhausted(used, run, config, left) == system.ended
         if system.ended:
             return
 

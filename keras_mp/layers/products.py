@@ -1,15 +1,16 @@
-"""Layers of products that keep no cast of their weights for the backward pass, on torch.
+"""Layers of products that keep no cast of their weights for the backward pass, on torch and jax.
 
 In float32 the backward pass uses the weight itself, which is there anyway. Under a mixed policy
 Keras keeps the half-precision copy of every weight from the layer's call to its gradient: half of
 the weights' bytes again. Here the copy is let go, and made again for the gradient: one cast more a
-step for each weight. A convolution's copy is made in the order that torch wants, in one go, and its
-input is handed over as a view in that order, where Keras copies it twice and keeps the second.
+step for each weight. On torch a convolution's copy is made in the order that torch wants, in one
+go, and its input is handed over as a view in that order, where Keras copies it twice and keeps the
+second.
 
 A layer in float32 after one in half precision, as a plan has a model's end, keeps its input in half
 precision too, and casts it again for the gradient.
 
-On other backends and inside torch's compiler they keep what Keras keeps.
+On tensorflow, which tells nobody what it keeps, and inside torch's compiler they are Keras' own.
 """
 
 from typing import Any
@@ -17,6 +18,7 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_mp._precision import HALF
 from keras_mp.layers.registering import registered
 
 
@@ -40,8 +42,17 @@ class _NoCastKept:
 
     def call(self, inputs: Any, *args: Any, **kwargs: Any) -> Any:
         layer: Any = self
+        narrow = self._is_narrow(inputs)
         quantized = getattr(layer, "quantization_mode", None) is not None
-        if keras.backend.backend() == "torch" and not quantized:
+        backend = keras.backend.backend()
+        if backend == "jax" and not quantized and (narrow or layer.compute_dtype in HALF):
+            from keras_mp.layers.casting_jax import copies_not_kept
+
+            def computed(x: Any) -> Any:
+                return self.compute(ops.cast(x, "float32") if narrow else x, *args, **kwargs)
+
+            return copies_not_kept(layer, computed, inputs)
+        if backend == "torch" and not quantized:
             from keras_mp.layers.casting_torch import (
                 InputCast,
                 can_remake,
@@ -50,7 +61,7 @@ class _NoCastKept:
                 using,
             )
 
-            if self._is_narrow(inputs) and can_remake():
+            if narrow and can_remake():
                 wide = ops.cast(inputs, "float32")
                 with casts_not_kept([(InputCast(inputs), wide)]):
                     return self.compute(wide, *args, **kwargs)
@@ -59,7 +70,7 @@ class _NoCastKept:
                 others = [v for v in layer.variables if all(v is not c.variable for c in casts)]
                 with using(made, others), casts_not_kept(made):
                     return self.compute(inputs, *args, **kwargs)
-        if self._is_narrow(inputs):
+        if narrow:
             inputs = ops.cast(inputs, "float32")
         return self.compute(inputs, *args, **kwargs)
 
@@ -127,62 +138,62 @@ class _Separable(_Convolution):
 
 @registered
 class Dense(_NoCastKept, keras.layers.Dense):
-    """Keras' Dense; on torch it keeps no cast of its weights for the backward pass."""
+    """Keras' Dense; it keeps no cast of its weights for the backward pass."""
 
 
 @registered
 class EinsumDense(_NoCastKept, keras.layers.EinsumDense):
-    """Keras' EinsumDense; on torch it keeps no cast of its weights for the backward pass."""
+    """Keras' EinsumDense; it keeps no cast of its weights for the backward pass."""
 
 
 @registered
 class Conv1D(_Convolution, keras.layers.Conv1D):
-    """Keras' Conv1D; on torch it keeps no cast of its weights for the backward pass."""
+    """Keras' Conv1D; it keeps no cast of its weights for the backward pass."""
 
 
 @registered
 class Conv2D(_Convolution, keras.layers.Conv2D):
-    """Keras' Conv2D; on torch it keeps no cast of its weights for the backward pass."""
+    """Keras' Conv2D; it keeps no cast of its weights for the backward pass."""
 
 
 @registered
 class Conv3D(_Convolution, keras.layers.Conv3D):
-    """Keras' Conv3D; on torch it keeps no cast of its weights for the backward pass."""
+    """Keras' Conv3D; it keeps no cast of its weights for the backward pass."""
 
 
 @registered
 class Conv1DTranspose(_Convolution, keras.layers.Conv1DTranspose):
-    """Keras' Conv1DTranspose; on torch it keeps no cast of its weights for the backward pass."""
+    """Keras' Conv1DTranspose; it keeps no cast of its weights for the backward pass."""
 
 
 @registered
 class Conv2DTranspose(_Convolution, keras.layers.Conv2DTranspose):
-    """Keras' Conv2DTranspose; on torch it keeps no cast of its weights for the backward pass."""
+    """Keras' Conv2DTranspose; it keeps no cast of its weights for the backward pass."""
 
 
 @registered
 class Conv3DTranspose(_Convolution, keras.layers.Conv3DTranspose):
-    """Keras' Conv3DTranspose; on torch it keeps no cast of its weights for the backward pass."""
+    """Keras' Conv3DTranspose; it keeps no cast of its weights for the backward pass."""
 
 
 @registered
 class DepthwiseConv1D(_Depthwise, keras.layers.DepthwiseConv1D):
-    """Keras' DepthwiseConv1D; on torch it keeps no cast of its weights for the backward pass."""
+    """Keras' DepthwiseConv1D; it keeps no cast of its weights for the backward pass."""
 
 
 @registered
 class DepthwiseConv2D(_Depthwise, keras.layers.DepthwiseConv2D):
-    """Keras' DepthwiseConv2D; on torch it keeps no cast of its weights for the backward pass."""
+    """Keras' DepthwiseConv2D; it keeps no cast of its weights for the backward pass."""
 
 
 @registered
 class SeparableConv1D(_Separable, keras.layers.SeparableConv1D):
-    """Keras' SeparableConv1D; on torch it keeps no cast of its weights for the backward pass."""
+    """Keras' SeparableConv1D; it keeps no cast of its weights for the backward pass."""
 
 
 @registered
 class SeparableConv2D(_Separable, keras.layers.SeparableConv2D):
-    """Keras' SeparableConv2D; on torch it keeps no cast of its weights for the backward pass."""
+    """Keras' SeparableConv2D; it keeps no cast of its weights for the backward pass."""
 
 
 # Keras' classes that have one here.

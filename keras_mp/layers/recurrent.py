@@ -17,6 +17,7 @@ from typing import Any
 
 import keras
 
+from keras_mp._precision import HALF
 from keras_mp.layers.registering import registered
 
 
@@ -27,6 +28,16 @@ class _CastOnce:
         self, sequences: Any, initial_state: Any, mask: Any, training: bool = False
     ) -> Any:
         only = mask[0] if isinstance(mask, (list, tuple)) else mask
+        layer: Any = self
+        if keras.backend.backend() == "jax" and layer.cell.compute_dtype in HALF:
+            from keras_mp.layers.casting_jax import copies_not_kept
+
+            keras_own = super().inner_loop  # type: ignore[misc]
+
+            def computed(sequences: Any, initial_state: Any) -> Any:
+                return keras_own(sequences, initial_state, mask, training=training)
+
+            return copies_not_kept(self, computed, sequences, initial_state)
         if keras.backend.backend() == "torch" and not self._left_to_cudnn(sequences, only):
             from keras_mp.layers.recurrent_torch import loop
 

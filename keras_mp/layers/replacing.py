@@ -28,21 +28,20 @@ _BETTER: dict[type, tuple[type, _Condition]] = {
     keras.layers.AdditiveAttention: (attention.AdditiveAttention, lambda layer: True),
     keras.layers.Normalization: (preprocessing.Normalization, lambda layer: True),
     keras.layers.Rescaling: (preprocessing.Rescaling, lambda layer: True),
-    # torch alone tells what it keeps and lets a layer choose.
+    # On tensorflow products and recurrent layers of ours are Keras' own.
     **{
-        getattr(keras.layers, name): (getattr(products, name), lambda layer: _on_torch())
+        getattr(keras.layers, name): (getattr(products, name), lambda layer: not _on_tensorflow())
         for name in products.NAMES
     },
-    # On jax Keras' own keep 0.50 to 0.55 of float32, and cast once; on tensorflow ours are theirs.
     **{
-        getattr(keras.layers, name): (getattr(recurrent, name), lambda layer: _on_torch())
+        getattr(keras.layers, name): (getattr(recurrent, name), lambda layer: not _on_tensorflow())
         for name in ("RNN", "SimpleRNN", "LSTM", "GRU", "ConvLSTM1D", "ConvLSTM2D", "ConvLSTM3D")
     },
 }
 
 
-def _on_torch() -> bool:
-    return keras.backend.backend() == "torch"
+def _on_tensorflow() -> bool:
+    return keras.backend.backend() == "tensorflow"
 
 
 def replacement(layer: Any) -> type | None:

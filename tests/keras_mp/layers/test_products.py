@@ -12,7 +12,9 @@ from keras_mp.numerics.memory import saved_bytes
 pytestmark = pytest.mark.backend
 
 TORCH = keras.backend.backend() == "torch"
-torch_only = pytest.mark.skipif(not TORCH, reason="elsewhere they are Keras' own")
+TENSORFLOW = keras.backend.backend() == "tensorflow"
+torch_only = pytest.mark.skipif(not TORCH, reason="written in torch")
+ours_only = pytest.mark.skipif(TENSORFLOW, reason="there they are Keras' own")
 RNG = np.random.default_rng(0)
 ROWS, SEQUENCES, IMAGES, VOLUMES = (3, 7), (2, 9, 4), (2, 9, 9, 4), (2, 5, 5, 5, 4)
 CASES = {
@@ -34,6 +36,9 @@ CASES = {
     "SeparableConv1D": ("SeparableConv1D", (5, 3), {}, SEQUENCES),
     "SeparableConv2D": ("SeparableConv2D", (5, 3), {}, IMAGES),
 }
+# jax compiles each for seconds: one of each way that a weight's cast takes to its product.
+FEW = ("Dense", "EinsumDense", "Conv2D", "Conv2D, groups", "DepthwiseConv2D", "SeparableConv2D")
+TRIED = {name: CASES[name] for name in (FEW if keras.backend.backend() == "jax" else CASES)}
 
 
 class AfterAnother(keras.Model):
@@ -64,8 +69,8 @@ def pair(name, arguments, options, shape):
     return made
 
 
-@torch_only
-@pytest.mark.parametrize(("name", "arguments", "options", "shape"), CASES.values(), ids=CASES)
+@ours_only
+@pytest.mark.parametrize(("name", "arguments", "options", "shape"), TRIED.values(), ids=TRIED)
 def test_it_computes_what_keras_computes_and_keeps_no_cast(name, arguments, options, shape):
     stock, layer = pair(name, arguments, options, shape)
     x = RNG.normal(size=shape).astype("float32")
@@ -79,7 +84,7 @@ def test_it_computes_what_keras_computes_and_keeps_no_cast(name, arguments, opti
     assert copies_of_weights(layer, shape) == 0
 
 
-@torch_only
+@ours_only
 def test_a_layer_that_is_used_twice_makes_its_cast_again_for_each():
     stock, layer = pair("Dense", (7,), {}, ROWS)
     x = RNG.normal(size=ROWS).astype("float32")
@@ -190,7 +195,7 @@ def test_files_load_into_each_other(name, tmp_path):
 def test_they_replace_keras_own_where_they_are_better():
     layer = keras.layers.Dense(3)
     layer.build((2, 4))
-    assert (keras_mp.layers.replacement(layer) is ours.Dense) == TORCH
+    assert (keras_mp.layers.replacement(layer) is ours.Dense) != TENSORFLOW
 
 
 def test_it_trains(backend):
@@ -223,13 +228,14 @@ def endings():
     return models
 
 
-@torch_only
+@ours_only
 def test_a_float32_end_keeps_its_half_precision_input_and_not_a_copy():
     x = np.ones((8, 5), "float32")
     stock, model = (saved_bytes(one, x) for one in endings())
     assert stock.by_dtype["float32"] == 4 * 8 * 64
     assert "float32" not in model.by_dtype
-    assert stock.total - model.total == 4 * 8 * 64  # the body's own result is there anyway
+    # The body's own result, half of the copy's bytes, is there anyway on torch.
+    assert stock.total - model.total == (4 if TORCH else 2) * 8 * 64
 
 
 def test_a_float32_end_computes_what_keras_computes():

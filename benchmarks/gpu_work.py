@@ -206,7 +206,7 @@ def about():
         "version": sys.modules[backend].__version__,
         "device": str(device),
         "on_cpu": device.vendor == "CPU",
-        "memory_bytes": budget(),
+        "memory_bytes": 0 if device.vendor == "CPU" else budget(),
     }
 
 
@@ -224,7 +224,10 @@ def main():
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     warnings.simplefilter("ignore")
     if args.about:
-        say(piece="about", **about())
+        try:
+            say(piece="about", **about())
+        except Exception as error:  # not installed in full, or no driver: told, not fatal
+            say(piece="about", why=in_short(error))
         return
     import gpu_models
     import keras

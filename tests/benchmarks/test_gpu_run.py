@@ -93,6 +93,14 @@ class TestProcesses:
         assert found["torch"]["device"] == "a card"
         assert found["jax"] == {"why": "ended with status 1"}
 
+    def test_the_worker_itself_says_why(self, modules, tmp_path, monkeypatch):
+        import gpu_run
+
+        (tmp_path / "keras.py").write_text("raise OSError('libcudart.so.12: cannot open')")
+        monkeypatch.setattr(gpu_run, "ROOT", tmp_path)  # first on the path of the process
+        why = "OSError: libcudart.so.12: cannot open"
+        assert gpu_run.about(["torch"])["torch"]["why"] == why
+
 
 class TestPieces:
     """What runs in the process: made-up pieces, so that each can fail."""

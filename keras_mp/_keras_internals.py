@@ -39,6 +39,31 @@ def raw_iterations(optimizer: Any) -> Any:
     return optimizer._iterations
 
 
+@contextmanager
+def watched_updates(optimizer: Any, see: Callable[[Any, Any], None]) -> Iterator[None]:
+    """Show ``see(gradient, variable)`` what each variable is updated with, while the block lasts.
+
+    Under a tf.distribute strategy ``apply`` adds the gradients up over the replicas and hands the
+    sums to the public ``update_step``; nobody else sees them. A subclass cannot watch a user's
+    instance, so it is set on that. Where Keras does not call it, nothing is seen, and the norm of
+    the gradients is unknown.
+    """
+    own = vars(optimizer).get("update_step")
+    update_step = optimizer.update_step
+
+    def watched(gradient: Any, variable: Any, learning_rate: Any) -> Any:
+        see(gradient, variable)
+        return update_step(gradient, variable, learning_rate)
+
+    object.__setattr__(optimizer, "update_step", watched)  # past what Keras tracks
+    try:
+        yield
+    finally:
+        object.__delattr__(optimizer, "update_step")
+        if own is not None:
+            object.__setattr__(optimizer, "update_step", own)
+
+
 def flatten_layers(model: Any) -> list[Any]:
     """Every layer under a model, the model itself included, however they are nested.
 

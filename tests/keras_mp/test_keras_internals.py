@@ -292,3 +292,19 @@ def test_the_next_call_alone_of_the_train_function_is_wrapped():
     undo = internals.around_next_call(model, around)
     undo()
     assert model.train_function is function
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_what_each_variable_is_updated_with_is_seen(own):
+    optimizer = keras.optimizers.SGD(1.0)
+    variables = [keras.Variable([1.0]), keras.Variable([2.0])]
+    optimizer.build(variables)
+    if own:
+        object.__setattr__(optimizer, "update_step", optimizer.update_step)
+    before = vars(optimizer).get("update_step")
+    seen = []
+    with internals.watched_updates(optimizer, lambda g, v: seen.append(float(g[0]))):
+        optimizer.apply([keras.ops.ones(1) * 3, keras.ops.ones(1) * 5], variables)
+    assert vars(optimizer).get("update_step") is before
+    # Keras' torch optimizers that update all variables at once call it for none of them.
+    assert seen == ([] if keras.backend.backend() == "torch" else [3.0, 5.0])

@@ -21,6 +21,10 @@ _WORTH_SLICING = 2**14
 _SMALL = 2**13
 
 
+def present(grads: list[Any]) -> list[Any]:
+    return [g for g in grads if g is not None]
+
+
 def unscale(grads: list[Any], variables: list[Any], inverse: Any) -> list[Any]:
     """The gradients times ``inverse`` (float32, shape ()); None and IndexedSlices stay such.
 
@@ -37,14 +41,14 @@ def unscale_together(grads: list[Any], inverse: Any) -> tuple[list[Any], list[An
     """The same with fewer operators, for a graph outside XLA; no gradient may be None.
 
     Returns:
-        (the unscaled gradients; tensors that hold all their numbers).
+        (the unscaled gradients; tensors that hold all their numbers, before rows are added up).
     """
     small = [
         i for i, g in enumerate(grads) if isinstance(g, tf.Tensor) and 0 < _static_size(g) < _SMALL
     ]
     joined = set(small)
     unscaled = [None if i in joined else _times(g, inverse) for i, g in enumerate(grads)]
-    pieces = [values(g) for g in unscaled if g is not None]
+    pieces = [_rows(g) for g in unscaled if g is not None]
     if small:
         flat = tf.concat([tf.reshape(grads[i], [-1]) for i in small], 0)
         flat = flat * tf.cast(inverse, flat.dtype)
@@ -104,8 +108,29 @@ def finite_flags(grads: list[Any], factor: float = 1.0) -> Any:
     return tf.stack([tf.reduce_all(tf.math.is_finite(t)) for t in tensors])
 
 
+def norm(grad: Any) -> Any:
+    """The L2 norm; float32, shape ()."""
+    return tf.sqrt(2.0 * _half_sum_of_squares(values(grad)))
+
+
 def values(grad: Any) -> Any:
-    """The numbers of a gradient: of IndexedSlices, those of the rows that it has."""
+    """The numbers of a gradient: of IndexedSlices, those of the rows that it has.
+
+    A row that comes several times (an embedding's of a word that does) is the sum of these: it is
+    in the place of the first, and zeros in those of the others.
+    """
+    if not isinstance(grad, tf.IndexedSlices):
+        return grad
+    count = tf.shape(grad.indices)[0]
+    order = tf.argsort(grad.indices, stable=True)
+    indices = tf.gather(grad.indices, order)
+    new = tf.cast(tf.not_equal(indices[1:], indices[:-1]), tf.int32)
+    runs = tf.cumsum(tf.concat([tf.zeros([tf.minimum(count, 1)], tf.int32), new], 0))
+    return tf.math.unsorted_segment_sum(tf.gather(grad.values, order), runs, count)
+
+
+def _rows(grad: Any) -> Any:
+    """The same without adding up rows. The sum of some whose squares are finite is finite."""
     return grad.values if isinstance(grad, tf.IndexedSlices) else grad
 
 

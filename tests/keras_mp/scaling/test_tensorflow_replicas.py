@@ -120,19 +120,73 @@ def test_a_sum_over_replicas_may_not_overflow_either(strategy):
 
 def test_the_ring_sees_all_replicas(strategy):
     loop = Loop(strategy, sgd)
+    loop.optimizer.measure_headroom(every=3)
     for bad in (-1, 1, -1):
         loop.step(bad)
     rows = loop.optimizer.recent_steps()
     assert [r.step for r in rows] == [1, 2, 3]
     assert [r.finite for r in rows] == [True, False, True]
     assert [r.nonfinite for r in rows] == [(), (0,), ()]
-    # Replicas' losses add up, as Keras splits them; the norm of a sum is not known.
+    # Replicas' losses add up, as Keras splits them, and so do their gradients.
     assert [r.loss for r in rows if r.finite] == [3.0, 3.0]
     assert np.isnan(rows[1].loss) and rows[1].loss_finite is False
-    assert [r.grad_norm for r in rows] == [None, None, None]
+    norm = pytest.approx(np.sqrt(2.0**2 + 1.0**2 + 0.5**2), rel=1e-6)
+    assert [r.grad_norm for r in rows] == [norm, None, norm]
+    assert list(loop.optimizer.headroom().values()) == [65504 / 2**14, 65504 / 2**12]
     report = loop.optimizer.overflow_report()
     assert [(v.count, v.first_step, v.last_step) for v in report.variables] == [(1, 2, 2)]
     assert report.origin == "loss"
+
+
+def gradients_by_hand(model, x, y):
+    """Of the mean squared error over all rows, in float64, for dense and for embedded inputs."""
+    weights = [host(w).astype(np.float64) for w in model.trainable_variables]
+    kernel, bias = weights[-2:]
+    inputs = weights[0][x].reshape(len(x), -1) if len(weights) == 3 else x.astype(np.float64)
+    slope = 2 / len(x) * (inputs @ kernel + bias - y)
+    gradients = [inputs.T @ slope, slope.sum(axis=0)]
+    if len(weights) == 3:
+        rows = np.zeros_like(weights[0])
+        np.add.at(rows, x, (slope @ kernel.T).reshape(*x.shape, -1))
+        gradients.insert(0, rows)
+    return gradients
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_norm_and_headroom_in_fit_are_those_of_the_whole_batch(strategy, sparse, tmp_path):
+    keras.utils.set_random_seed(0)
+    with strategy.scope():
+        head = [layers.Embedding(9, 3), layers.Flatten()] if sparse else []
+        model = keras.Sequential([keras.Input((4,)), *head, layers.Dense(1)])
+        optimizer = keras_mp.LossScaleOptimizer(keras.optimizers.Adam(0.0))
+        model.compile(optimizer=optimizer, loss="mse", jit_compile=False)
+    optimizer.measure_headroom(every=2)
+    x = np.abs(X * 3).astype("int32") if sparse else X  # words come several times a batch
+    monitor = keras_mp.Monitor(tmp_path)
+    fit = {"batch_size": 16, "shuffle": False, "verbose": 0, "callbacks": [monitor]}
+    history = model.fit(x, Y, **fit).history
+    batches = [slice(0, 16), slice(16, 32)]
+    by_hand = [gradients_by_hand(model, x[b], Y[b]) for b in batches]
+    norms = [np.sqrt(sum((g**2).sum() for g in gradients)) for gradients in by_hand]
+    rows = optimizer.recent_steps()
+    assert [r.grad_norm for r in rows] == pytest.approx(norms, rel=1e-5)
+    assert history["grad_norm"] == pytest.approx(norms[-1:], rel=1e-5)
+    # float16 must hold each replica's own gradients: it has half the rows, and half the weight.
+    halves = [gradients_by_hand(model, x[h], Y[h]) for h in (slice(16, 24), slice(24, 32))]
+    largest = [
+        rows[-1].scale / 2 * max(abs(one).max(), abs(two).max())
+        for one, two in zip(*halves, strict=True)
+    ]
+    assert list(optimizer.headroom().values()) == pytest.approx(
+        [65504 / size for size in largest], rel=1e-5
+    )
+
+
+def test_a_clip_before_the_sum_leaves_the_norm_unknown(strategy):
+    loop = Loop(strategy, lambda: keras.optimizers.SGD(0.125, clipvalue=0.5))
+    loop.step()
+    assert [r.grad_norm for r in loop.optimizer.recent_steps()] == [None]
+    assert "update_step" not in vars(loop.optimizer.inner_optimizer)
 
 
 def make_model(strategy, inner, wrap=True, policy="float32", sparse=False):
@@ -249,7 +303,7 @@ WORKER = """
     for bad in (-1, last, -1):
         step(tf.constant(bad))
         seen.append([variable.numpy().tolist(), optimizer.loss_scale])
-    rows = [[r.finite, r.loss] for r in optimizer.recent_steps()]
+    rows = [[r.finite, r.loss, r.grad_norm] for r in optimizer.recent_steps()]
     print("SEEN", json.dumps([strategy.num_replicas_in_sync, seen, rows]), flush=True)
     os._exit(0)  # the workers' servers wait for one another at a regular exit
 """
@@ -293,4 +347,5 @@ def test_workers_decide_alike(workers):
             [[after[0]] * 2, 2.0**14],
             [[after[1]] * 2, 2.0**14],
         ]
-        assert rows == [[True, loss], [False, loss], [True, loss]]
+        norm = pytest.approx(workers * np.sqrt(2), rel=1e-6)
+        assert rows == [[True, loss, norm], [False, loss, None], [True, loss, norm]]

@@ -21,8 +21,6 @@ if keras.backend.backend() != "tensorflow":
 
 import tensorflow as tf
 
-from keras_mp.scaling.kernels import tensorflow_check
-
 pytestmark = pytest.mark.backend
 
 WAYS = ["eager", "graph", "xla"]
@@ -278,66 +276,6 @@ def test_unscaling_may_not_overflow_either(how):
     run(*[tf.constant(g) for g in gradients])
     assert stepper.state.skipped == 1
     assert snapshot(*stepper.everything) == before
-
-
-def embedding_gradients(bad=None):
-    values = np.float32([[1, 2], [3, 4], [5, 6]])
-    if bad is not None:
-        values[1, 0] = bad
-    return values
-
-
-@pytest.mark.parametrize("how", ["eager", "graph"])
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: keras.optimizers.Adam(0.125),
-        lambda: keras.optimizers.AdamW(0.125),
-        lambda: keras.optimizers.SGD(0.125, momentum=0.5),
-        lambda: keras.optimizers.Adagrad(0.125),
-        lambda: keras.optimizers.SGD(0.125, global_clipnorm=1.0),
-    ],
-)
-def test_sparse_gradients_are_checked_and_unscaled_as_such(how, make):
-    def build(wrap):
-        variables = [keras.Variable(np.ones((5, 2), "float32")), keras.Variable([1.0, 2.0])]
-        optimizer = keras_mp.LossScaleOptimizer(make()) if wrap else make()
-        optimizer.build(variables)
-
-        def step(values, dense):
-            factor = 1.0
-            if wrap:
-                optimizer.scale_loss(tf.ones(()))
-                factor = tf.convert_to_tensor(optimizer.dynamic_scale)
-            slices = tf.IndexedSlices(values * factor, tf.constant([1, 3, 1]), tf.constant([5, 2]))
-            optimizer.apply([slices, dense * factor], variables)
-
-        run = step if how == "eager" else tf.function(step, autograph=False)
-        return optimizer, variables, run
-
-    plain, mine = build(False), build(True)
-    for bad in (None, np.nan, None):
-        values, dense = tf.constant(embedding_gradients(bad)), tf.constant([1.0, -1.0])
-        if bad is not None:
-            before = snapshot(*mine[1], *mine[0].inner_optimizer.variables)
-            mine[2](values, dense)
-            assert snapshot(*mine[1], *mine[0].inner_optimizer.variables) == before
-            assert mine[0]._kernel.overflow_counts()[0].tolist() == [1, 0]
-            continue
-        for _, _, run in (plain, mine):
-            run(values, dense)
-        for one, other in zip(plain[1], mine[1], strict=True):
-            np.testing.assert_allclose(host(other), host(one), rtol=1e-6)
-    assert mine[0].applied_steps == 2
-
-
-def test_sparse_gradients_stay_sparse():
-    grad = tf.IndexedSlices(tf.ones((2, 3)), tf.constant([4, 7]), tf.constant([1000, 3]))
-    variable = keras.Variable(np.zeros((1000, 3), "float32"))
-    (unscaled,) = tensorflow_check.unscale([grad], [variable], 0.5)
-    assert isinstance(unscaled, tf.IndexedSlices)
-    np.testing.assert_array_equal(unscaled.values, np.full((2, 3), 0.5))
-    np.testing.assert_array_equal(unscaled.indices, [4, 7])
 
 
 @pytest.mark.parametrize("how", WAYS)

@@ -86,3 +86,22 @@ def test_it_is_arabic_and_field_terms_have_the_english_beside_them():
     assert len(letters) > 2000
     for term in ("mixed precision", "loss scale", "overflow", "master weights", "gradients"):
         assert f"({term})" in ARABIC, term
+
+
+LRM, RLM = "\u200e", "\u200f"
+
+
+def test_signs_at_the_ends_of_code_stay_with_it():
+    """A bracket, dash, dot or slash takes the direction of the Arabic around it, and jumps to the
+    other end of the code, unless a mark stands between."""
+    found = list(re.finditer(r"(.?)`([^`\n]+)`(.?)", without_code(ARABIC)))
+    assert len(found) > 50
+    for before, code, after in (match.groups() for match in found):
+        assert code[0].isalnum() or before == LRM, code
+        assert code[-1].isalnum() or after == LRM, code
+
+
+def test_a_comma_between_latin_words_belongs_to_the_arabic_sentence():
+    """Otherwise the words around it change places."""
+    commas = re.findall(rf"[A-Za-z0-9`{LRM}][،؛](.?)(?= ?[`A-Za-z{LRM}])", without_code(ARABIC))
+    assert commas and set(commas) == {RLM}

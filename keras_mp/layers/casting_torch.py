@@ -4,6 +4,7 @@ A weight is there anyway, and so is what another layer gave; a copy of it in ano
 made again when the gradient needs it.
 """
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -60,7 +61,7 @@ class Cast(Copy):
         variable: The Keras variable.
         weight: Its tensor as it is stored.
         order: The weight's axes from the one that varies slowest in the copy's memory to the
-            fastest; None for the weight's own order.
+            fastest, the last ones first: (2, 0, 1). None for the weight's own order.
     """
 
     def __init__(self, variable: Any, dtype: torch.dtype, order: Sequence[int] | None = None):
@@ -72,18 +73,48 @@ class Cast(Copy):
 
     def make(self) -> torch.Tensor:
         """The copy, differentiable in the weight."""
-        return self.copy(self.weight)
+        if self.order is None:
+            return self.weight.to(self._dtype)
+        return _Turned.apply(self.weight, self._dtype, self.order[0])
 
     def source(self) -> torch.Tensor:
         return self.weight
 
     def copy(self, source: torch.Tensor) -> torch.Tensor:
-        if self.order is None:
-            return source.to(self._dtype)
-        turned = source.permute(*self.order)
-        turned = turned.to(self._dtype, memory_format=torch.contiguous_format)
-        inverse = sorted(range(len(self.order)), key=self.order.__getitem__)
-        return turned.permute(*inverse)
+        return (
+            source.to(self._dtype)
+            if self.order is None
+            else _turned(source, self._dtype, self.order[0])
+        )
+
+
+def _turned(tensor: torch.Tensor, dtype: torch.dtype, first: int) -> torch.Tensor:
+    """A cast copy in whose memory the axes from ``first`` on come first. Its shape is the tensor's.
+
+    A cast and then a transposed copy of a matrix, for which torch has a loop over blocks: at once,
+    as a copy of many axes, it takes four times as long.
+    """
+    shape = tensor.shape
+    matrix = tensor.to(dtype).reshape(math.prod(shape[:first]), math.prod(shape[first:]))
+    turned = matrix.t().contiguous().view(*shape[first:], *shape[:first])
+    rest = tensor.ndim - first
+    return turned.permute(*range(rest, tensor.ndim), *range(rest))
+
+
+class _Turned(torch.autograd.Function):
+    """``_turned``, whose gradient is turned back likewise, before it is cast."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor, dtype: torch.dtype, first: int) -> torch.Tensor:
+        ctx.dtype, ctx.first = tensor.dtype, first
+        return _turned(tensor, dtype, first)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+        shape, first = gradient.shape, ctx.first
+        turned = gradient.permute(*range(first, gradient.ndim), *range(first))
+        matrix = turned.reshape(math.prod(shape[first:]), math.prod(shape[:first]))
+        return matrix.t().contiguous().view(shape).to(ctx.dtype), None, None
 
 
 class InputCast(Copy):

@@ -78,7 +78,7 @@ class _Rule:
 
     def forward(self, x: Any, gamma: Any, beta: Any) -> Result:
         wide = _wide(x)
-        mean, variance = self._statistics or self._moments(wide)
+        mean, variance = self.statistics(wide)
         scale = ops.rsqrt(variance + self._epsilon) * gamma
         return ops.cast((wide - mean) * scale + beta, x.dtype), mean, variance
 
@@ -102,6 +102,10 @@ class _Rule:
             through = through / self._count(wide)
             g = g - (through if self._mask is None else ops.where(self._mask, through, 0.0))
         return ops.cast(g * inverse, x.dtype), d_gamma, d_beta
+
+    def statistics(self, x: Any) -> tuple[Any, Any]:
+        """Mean and variance: x's own, or the given ones."""
+        return self._statistics or self._moments(_wide(x))
 
     def _moments(self, wide: Any) -> tuple[Any, Any]:
         def mean_of(values: Any) -> Any:

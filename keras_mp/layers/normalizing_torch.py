@@ -26,9 +26,10 @@ class Normalize(torch.autograd.Function):
         return out, mean, variance
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad: Any, *_: Any) -> tuple:
         x, gamma, mean, variance, _ = ctx.saved_tensors
+        if torch.is_grad_enabled():  # for the gradient's own gradient, which x's statistics are of
+            mean, variance = ctx.rule.statistics(x)
         d_x, d_gamma, d_beta = ctx.rule.backward(grad, x, gamma, mean, variance)
         return d_x, d_gamma, d_beta, None, None, None, None
 

@@ -36,6 +36,9 @@ if TYPE_CHECKING:
 # Screens other than the first are imported when they are opened, the palette when it is called:
 # a dashboard is judged by how soon it is there.
 
+# How long the first frame waits for jobs to show, in seconds.
+FIRST_WAIT = 0.25
+
 
 def _commands() -> "type[Provider]":
     from tui.commands import MonitorCommands
@@ -89,12 +92,21 @@ class MonitorApp(App[None]):
         self.look = look.detect(charset or self.settings.charset)
         self._alive = alive
         self.reader = Reader(self.paths, self.clock, alive, devices)
+        self.reader.acknowledged = dict(self.settings.acknowledged)
         self.snapshot: Snapshot | None = None
         self._feed = Feed(self.reader, self._post, fps) if live else None
         for theme in themes.THEMES.values():
             self.register_theme(theme)
         known = self.settings.theme in self.available_themes
-        self.theme = self.settings.theme if known else themes.DARK.name
+        self._begin_with(self.settings.theme if known else themes.DARK.name)
+
+    def _begin_with(self, theme: str) -> None:
+        if theme in themes.THEMES:
+            # A theme that is changed has all styles read and applied again; this one is the first.
+            self.set_reactive(App.theme, theme)
+            self.stylesheet.set_variables(self.get_css_variables())
+        else:
+            self.theme = theme
 
     def remember(self, **chosen: Any) -> None:
         """Keep these settings, and write them to the file if there is one."""
@@ -114,11 +126,16 @@ class MonitorApp(App[None]):
         filters = super().get_line_filters()
         return filters if self.look.unicode else [*filters, look.PlainText()]
 
-    def on_mount(self) -> None:
+    def on_load(self) -> None:
         if self._feed is not None:
             self._feed.start()
+
+    def on_mount(self) -> None:
+        if self._feed is not None:
+            # The first frame has jobs in it, unless the disk hangs: then it says that it reads.
+            self.snapshot = self._feed.first(FIRST_WAIT)
+            self.call_after_refresh(self._feed.go_on)
         self.set_interval(1.0, self._tick)
-        self.acknowledge({})
         if self._problem:
             self.notify(self.look.say(self._problem), severity="warning", markup=False)
 
@@ -174,8 +191,7 @@ class MonitorApp(App[None]):
 
     def acknowledge(self, seen: dict[str, int]) -> None:
         """The user has seen these NaN: key of a job -> its ``nan_step``."""
-        if seen:
-            self.remember(acknowledged=self.settings.acknowledged | seen)
+        self.remember(acknowledged=self.settings.acknowledged | seen)
         self.reader.acknowledged = dict(self.settings.acknowledged)
 
     def open_job(self, key: str, keys: list[str]) -> None:

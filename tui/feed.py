@@ -8,6 +8,8 @@ from tui.snapshot import Snapshot
 
 # The first rows are there at once; the others follow a moment later.
 FIRST_LOOK = 0.03
+# The history may wait this long for the first frame: Python does one thing at a time.
+FIRST_FRAME = 1.0
 
 
 class Feed:
@@ -19,21 +21,33 @@ class Feed:
 
     def __init__(self, reader: Reader, post: Callable[[Snapshot], object], fps: float):
         self._reader, self._post, self._pause = reader, post, 1.0 / fps
-        self._stop = threading.Event()
+        self._first: Snapshot | None = None
+        self._looked, self._shown, self._stop = (threading.Event() for _ in range(3))
         self._thread = threading.Thread(target=self._run, name="keras-mp feed", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
 
+    def first(self, seconds: float) -> Snapshot | None:
+        """The first snapshot; None where it takes longer than ``seconds`` (a disk that hangs)."""
+        return self._first if self._looked.wait(seconds) else None
+
+    def go_on(self) -> None:
+        """The first frame is there: read on."""
+        self._shown.set()
+
     def stop(self) -> None:
         """Ask the thread to end, and wait for the look it may be in."""
         self._stop.set()
+        self._shown.set()
         if self._thread.is_alive():
             self._thread.join(timeout=2.0)
         self._reader.close()
 
     def _run(self) -> None:
-        self._post(self._reader.look(FIRST_LOOK))
+        self._first = self._reader.look(FIRST_LOOK)
+        self._looked.set()
+        self._shown.wait(FIRST_FRAME)
         while not self._stop.is_set():
             self._post(self._reader.look())
             # A long history is read in slices without a pause between them.

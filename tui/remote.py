@@ -18,8 +18,7 @@ from collections.abc import Callable, Container
 from pathlib import Path
 from typing import IO, Any
 
-from keras_mp.telemetry.event_runs import MARK
-from keras_mp.telemetry.folders import parse_events_file
+from keras_mp.telemetry.folders import MARK, parse_events_file
 from keras_mp.telemetry.jobs import Job
 from keras_mp.telemetry.relay import FRAME_BYTES, MAX_META_BYTES, is_event_file, is_meta
 from keras_mp.telemetry.runs import RunsFolder

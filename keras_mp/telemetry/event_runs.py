@@ -17,12 +17,12 @@ from pathlib import Path
 from keras_mp.telemetry.decode import inert
 from keras_mp.telemetry.event_fold import EventFold, Said
 from keras_mp.telemetry.event_proto import decode_event
+from keras_mp.telemetry.folders import MARK
 from keras_mp.telemetry.jobs import Job
 from keras_mp.telemetry.process import HOST, start_of
 from keras_mp.telemetry.records import End, Meta
 from keras_mp.telemetry.tfrecord import FrameFile
 
-MARK = "tfevents"  # in the name of each such file, as TensorBoard finds them
 MAIN = ("train", "training")  # folders whose curves are the job's own
 MAX_FILES = 200
 # How much is read at a time: some thousand events, a fiftieth of a second.
@@ -118,7 +118,7 @@ class EventRun:
     def behind(self) -> int:
         return sum(file.frames.behind() for file in self._files.values())
 
-    def poll(self, until: float | None) -> bool:
+    def poll(self, until: float | None, latest: bool = False) -> bool:
         """Read what is new, until about then (monotonic). Returns whether anything changed."""
         before = (self.job, self.job.version, tuple(self.job.problems))
         self._list()

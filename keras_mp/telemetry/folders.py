@@ -20,6 +20,7 @@ except ImportError:  # Windows
     fcntl = None
 
 META_FILE = "meta.json"
+MARK = "tfevents"  # in the name of each event file, as TensorBoard finds them
 MAX_NAME_BYTES = 120
 
 _EVENTS = re.compile(r"^events-(\d{1,6})(?:\.(\d{1,6}))?\.jsonl$")

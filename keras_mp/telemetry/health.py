@@ -18,7 +18,6 @@ import numpy as np
 
 from keras_mp.telemetry.format import duration, number, share, whole
 from keras_mp.telemetry.jobs import Job
-from keras_mp.telemetry.number_health import number_findings
 from keras_mp.telemetry.process import is_alive
 from keras_mp.telemetry.scale_health import ScaleState, ScaleVerdict, Severity, scale_verdict
 from keras_mp.telemetry.thresholds import (
@@ -137,7 +136,10 @@ def _of_training(job: Job, scale: ScaleVerdict, nan: str) -> list[Finding]:
     found = [] if nan == "no" else [replace(_nan_finding(job, nan), code="nan")]
     code = "unscaled" if scale.state == "n/a" else scale.state
     found.append(Finding(scale.severity, scale.sentence, scale.advice, code))
-    found += [Finding("warning", said, todo, code) for code, said, todo in number_findings(job)]
+    if job.numerics:  # few jobs have any: the others need none of what reads them
+        from keras_mp.telemetry.number_health import number_findings
+
+        found += [Finding("warning", said, todo, code) for code, said, todo in number_findings(job)]
     waits = job.input_share
     if waits is not None and waits >= INPUT_SHARE:
         found.append(

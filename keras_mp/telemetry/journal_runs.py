@@ -10,9 +10,9 @@ from keras_mp.telemetry.jobs import Job
 from keras_mp.telemetry.records import SCHEMA_VERSION
 from keras_mp.telemetry.tail import JournalFile
 
-# A journal longer than this is shown from its end first. At about 10 µs a record and 200 bytes
-# each, this much is read in a fifth of a second.
-PREVIEW_ABOVE = 4 << 20
+# A journal longer than this is shown from its end first: its last sixteenth, and no more than this.
+# At about 10 µs a record and 200 bytes each, so much of it takes a hundredth of a second.
+PREVIEW_ABOVE, PREVIEW_SHARE = 256 << 10, 1 / 16
 PREVIEW_BYTES = 256 << 10
 MAX_META_BYTES = 1 << 20
 # How much of one file is read before the next gets its turn.
@@ -39,24 +39,30 @@ class JournalRun:
     def shown(self) -> Job:
         return self.preview or self.job
 
-    def poll(self, until: float | None) -> bool:
-        """Read what is new. Returns whether anything changed."""
+    def poll(self, until: float | None, latest: bool = False) -> bool:
+        """Read what is new. Returns whether anything changed.
+
+        Args:
+            until: When to stop (``time.monotonic``); None reads all there is.
+            latest: Where there is much to read, only the end of it: the latest state.
+        """
         before = (self.shown(), self.shown().version, tuple(self.shown().problems))
         new = self._list()
         self._read_meta()
         if new:
             self._begin_preview()
-        self._read(self._files, self.job, until)
+        if not latest or self.preview is None:
+            self._read(self._files, self.job, until)
         if sum(f.restarts for f in self._files.values()) != self._restarts:
             self._start_over(until)
         if self.preview is not None:
-            self._read(self._preview_files, self.preview, None)
-            total = sum(f.size() for f in self._files.values()) or 1
-            behind = sum(f.behind() for f in self._files.values())
-            self.preview.loading = 1 - behind / total
+            behind = self.behind()
             if behind == 0:
-                self.preview = None
-                self._preview_files = {}
+                self.preview, self._preview_files = None, {}
+            else:
+                self._read(self._preview_files, self.preview, None)
+                total = sum(f.size() for f in self._files.values()) or 1
+                self.preview.loading = 1 - behind / total
         self._report()
         shown = self.shown()
         if before[0] is not shown:
@@ -93,9 +99,9 @@ class JournalRun:
         self.preview = Job(self.job.run_id, self.path)
         self.preview.meta = self.job.meta
         for place in {rank: (rank, seq) for rank, seq in self._files}.values():
-            path = self._files[place].path
-            offset = max(0, self._files[place].size() - PREVIEW_BYTES)
-            self._preview_files[place] = JournalFile(path, offset)
+            path, size = self._files[place].path, self._files[place].size()
+            length = min(PREVIEW_BYTES, int(size * PREVIEW_SHARE))
+            self._preview_files[place] = JournalFile(path, size - length)
 
     def _read(
         self, files: dict[tuple[int, int], JournalFile], job: Job, until: float | None

@@ -1,8 +1,9 @@
-"""Is the process of a job still there? Told apart from a later process that got the same number."""
+"""Is the process of a job still there? Told apart from a later process that got the same number.
+
+psutil is imported where it is asked something: those who look at ended jobs alone never do.
+"""
 
 import socket
-
-import psutil
 
 # A process' start time comes from the kernel in hundredths of a second relative to the boot, whose
 # own wall clock time moves by a second or so when the clock is set.
@@ -13,6 +14,8 @@ HOST = socket.gethostname()
 
 def own_start() -> float | None:
     """Start time of this process, seconds since the epoch."""
+    import psutil
+
     try:
         return psutil.Process().create_time()
     except psutil.Error:
@@ -21,6 +24,8 @@ def own_start() -> float | None:
 
 def start_of(pid: int) -> float | None:
     """Start time of a living process of this machine; None if there is none (or it is hidden)."""
+    import psutil
+
     try:
         process = psutil.Process(pid)
         return None if process.status() == psutil.STATUS_ZOMBIE else float(process.create_time())
@@ -41,6 +46,8 @@ def is_alive(pid: int, started: float | None, host: str | None = None) -> bool |
     """
     if host is not None and host != HOST:
         return None
+    import psutil
+
     try:
         process = psutil.Process(pid)
         if process.status() == psutil.STATUS_ZOMBIE:
@@ -54,6 +61,8 @@ def is_alive(pid: int, started: float | None, host: str | None = None) -> bool |
 
 def resident_bytes() -> int | None:
     """Resident set of this process in bytes, None where it cannot be read."""
+    import psutil
+
     try:
         return int(psutil.Process().memory_info().rss)
     except psutil.Error:

@@ -23,8 +23,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from keras_mp.telemetry.event_runs import MARK, event_files
-from keras_mp.telemetry.folders import META_FILE, parse_events_file
+from keras_mp.telemetry.event_runs import event_files
+from keras_mp.telemetry.folders import MARK, META_FILE, parse_events_file
 
 # A frame holds at most this much, so that a slow line carries every run's news in turn.
 FRAME_BYTES = 256 << 10

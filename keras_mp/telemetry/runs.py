@@ -18,13 +18,18 @@ import os
 import time
 from collections.abc import Container
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from keras_mp.telemetry.decode import inert
-from keras_mp.telemetry.event_runs import MARK, EventRun, is_event_folder
-from keras_mp.telemetry.folders import META_FILE, parse_events_file
+from keras_mp.telemetry.folders import MARK, META_FILE, parse_events_file
 from keras_mp.telemetry.jobs import Job
 from keras_mp.telemetry.journal_runs import JournalRun
 from keras_mp.telemetry.series import MAX_POINTS
+
+if TYPE_CHECKING:
+    from keras_mp.telemetry.event_runs import EventRun
+
+    Kind = type[JournalRun] | type[EventRun]
 
 # Points of all jobs together (about 120 bytes each), and of one job at least.
 ALL_POINTS, LEAST_POINTS = 400_000, 2_000
@@ -84,7 +89,8 @@ class RunsFolder:
             seconds: About how long to read at most; the rest comes at the next call. None reads
                 all there is.
             hurry: When the time is up, leave whole runs for the next call, which begins with them;
-                a run is among the jobs once it has been looked at. Without, each has its turn.
+                a run is among the jobs once it has been looked at, the first time at the end of
+                its journal alone. Without, each has its turn.
             only: Look at the runs of these ids alone; the others wait for another call.
 
         Returns:
@@ -99,7 +105,7 @@ class RunsFolder:
             entry = self._entries[name]
             if only is not None and entry.job.run_id not in only:
                 continue
-            if entry.poll(until):
+            if entry.poll(until, hurry and until is not None and not entry.looked_at):
                 changed.append(entry.shown())
             entry.looked_at = True
             if hurry and until is not None:
@@ -130,9 +136,9 @@ class RunsFolder:
             return
         self.error = None
         if META_FILE in names or any(map(parse_events_file, names)):
-            found: dict[str, type[JournalRun] | type[EventRun]] = {".": JournalRun}
+            found: dict[str, Kind] = {".": JournalRun}
         elif any(MARK in n for n in names):
-            found = {".": EventRun}
+            found = {".": _event_run()}
         else:
             found = {n: kind for n in names if (kind := self._kind(n)) is not None}
         for name, entry in list(self._entries.items()):
@@ -143,7 +149,7 @@ class RunsFolder:
             self._entries[name] = found[name](self.path / name)
             self.version += 1
 
-    def _kind(self, name: str) -> type[JournalRun] | type[EventRun] | None:
+    def _kind(self, name: str) -> "Kind | None":
         """What lies in this folder: a journal, another program's event files, or no run."""
         known = self._entries.get(name)
         if isinstance(known, JournalRun):
@@ -159,17 +165,26 @@ class RunsFolder:
         if META_FILE in names or any(map(parse_events_file, names)):
             return JournalRun
         if known is not None:
-            return EventRun
+            return _event_run()
         # Event files may lie one folder deeper: not to be looked for at every poll.
         now = time.monotonic()
         if any(MARK in n for n in names) or now >= self._no_runs.get(name, 0.0):
+            from keras_mp.telemetry.event_runs import is_event_folder
+
             if is_event_folder(self.path / name):
-                return EventRun
+                return _event_run()
             self._no_runs[name] = now + DEEPER_SECONDS
         return None
 
     def _set_error(self, what: str) -> None:
         self.error = f"{inert(str(self.path))} {what}"
+
+
+def _event_run() -> "type[EventRun]":
+    # Only those who have other programs' event files import what reads them.
+    from keras_mp.telemetry.event_runs import EventRun
+
+    return EventRun
 
 
 def _began(job: Job) -> float:

@@ -17,7 +17,6 @@ from tui.division import AIRY, TWO_ROWS, divide, verdict_rows
 from tui.drawing.roles import Piece
 from tui.job_columns import BY_KEY, COLUMNS
 from tui.keys import EVERYWHERE, JOBS, bindings, hints
-from tui.pair import MAX_COMPARED, twin
 from tui.screens.base import ShownScreen
 from tui.snapshot import JobView
 from tui.widgets.chart_view import ChartView
@@ -259,6 +258,8 @@ class JobsScreen(ShownScreen):
             self._table.action_move(1)
 
     def action_compare(self) -> None:
+        from tui.pair import MAX_COMPARED, twin
+
         keys = [key for key in self._order if key in self._marked]
         job = self.selected
         if len(keys) < 2 and job is not None:

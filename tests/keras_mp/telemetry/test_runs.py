@@ -162,6 +162,22 @@ def test_long_journal_shows_its_latest_state_first_and_its_history_later(tmp_pat
     np.testing.assert_array_equal(job.series["step"], np.arange(1, 2002))
 
 
+def test_whoever_is_in_a_hurry_sees_every_job_before_any_history(tmp_path, monkeypatch):
+    monkeypatch.setattr(journal_runs, "PREVIEW_ABOVE", 2_000)
+    for name in ("a", "b", "c"):
+        writer = start(tmp_path, name)
+        for step in range(1, 301):
+            writer.write(r.Step(step=step, time=float(step), loss=1.0))
+    folder = RunsFolder(tmp_path)
+    folder.poll(seconds=600.0, hurry=True)
+    assert [job.step for job in folder.jobs] == [300, 300, 300]
+    assert all(0 < len(job.series) < 100 and job.loading < 1 for job in folder.jobs)
+    assert folder.catching_up
+    folder.poll(seconds=600.0, hurry=True)
+    assert [len(job.series) for job in folder.jobs] == [300, 300, 300]
+    assert not folder.loading and not folder.catching_up
+
+
 def test_unreadable_file_does_not_hold_up_the_others(tmp_path):
     (tmp_path / "bad").mkdir()
     (tmp_path / "bad/events-0.jsonl").mkdir()

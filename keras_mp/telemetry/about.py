@@ -7,13 +7,13 @@ import platform
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from keras_mp._version import __version__
 from keras_mp.telemetry import device, process
 from keras_mp.telemetry.records import Meta
-from keras_mp.telemetry.sources import Source, optimizer_name
+from keras_mp.telemetry.sources import Source
 
 _PACKAGES = ("keras", "torch", "tensorflow", "jax", "numpy")
 
@@ -55,7 +55,7 @@ def describe(
         policy=policy or model_policy(model),
         versions=versions(),
         scaler=source.settings,
-        optimizer=optimizer_name(optimizer),
+        optimizer=_optimizer_name(optimizer),
         model=getattr(model, "name", None) or (type(model).__name__ if model else None),
         parameters=_parameters(model),
         argv=[str(a) for a in sys.argv],
@@ -112,6 +112,15 @@ def model_policy(model: Any) -> str | None:
         if layer is not model and layer.weights and not getattr(layer, "layers", None):
             names[layer.dtype_policy.name] += int(layer.count_params())
     return names.most_common(1)[0][0] if names else str(model.dtype_policy.name)
+
+
+def _optimizer_name(optimizer: Any) -> str | None:
+    """Class name, of the inner optimizer where there is a wrapper."""
+    if optimizer is None:
+        return None
+    if isinstance(optimizer, Mapping):
+        return ", ".join(str(_optimizer_name(one)) for one in optimizer.values())
+    return type(getattr(optimizer, "inner_optimizer", optimizer)).__name__
 
 
 def _parameters(model: Any) -> int | None:

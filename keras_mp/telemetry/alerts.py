@@ -4,6 +4,7 @@ The same judgement that the dashboard makes (``health.py``), on the records that
 written, at each look: a record for the journal, and a call of the user's hook.
 """
 
+import logging
 from collections import deque
 from collections.abc import Callable, Iterable
 
@@ -12,6 +13,8 @@ from keras_mp.telemetry.jobs import Job
 from keras_mp.telemetry.records import Alert, Meta, Record
 from keras_mp.telemetry.scale_health import Severity
 from keras_mp.telemetry.series import Series
+
+log = logging.getLogger("keras_mp")
 
 OnAlert = Callable[[Alert], None]
 
@@ -93,3 +96,20 @@ class Alerts:
 
 def _own(found: Iterable[Finding]) -> Iterable[Finding]:
     return (f for f in found if f.code in CODES and f.severity != "ok")
+
+
+def call_hook(hook: OnAlert | None, alert: Alert, said: set[str]) -> None:
+    """The user's hook; an exception in it is said once (``said`` remembers) and stops nothing."""
+    if hook is None:
+        return
+    try:
+        hook(alert)
+    except Exception as error:
+        if "on_alert" not in said:
+            said.add("on_alert")
+            log.warning(
+                "keras-mp telemetry: on_alert raised %s: %s. Training goes on; the alert is in "
+                "the journal.",
+                type(error).__name__,
+                error,
+            )

@@ -5,6 +5,7 @@ import os
 import sys
 import time
 import weakref
+from collections.abc import Callable
 
 from keras_mp.telemetry.exchange import EventSink
 from keras_mp.telemetry.journal import JournalWriter
@@ -19,7 +20,7 @@ def _note_exit() -> None:
 
 
 class Ending:
-    """How a run ends when nobody says so: kept apart from the Recorder, to outlive it."""
+    """The last words of a run, also when nobody says that it has ended."""
 
     def __init__(self, writer: JournalWriter, sink: EventSink | None = None):
         self.writer = writer
@@ -27,14 +28,19 @@ class Ending:
         self.running = False
         self._pid = os.getpid()
 
+    @property
+    def is_ours(self) -> bool:
+        """A forked child has nothing to say about its parent's job."""
+        return os.getpid() == self._pid
+
     def finish(self) -> None:
-        """The recorder is no more, or the interpreter ends.
+        """The owner is no more, or the interpreter ends.
 
         An exception that nobody caught is in ``sys.last_value`` by then. A killed process runs none
         of this: its journal has no end, and health.py sees that the process is gone.
         """
-        if os.getpid() != self._pid:
-            return  # a forked child has nothing to say about its parent's job
+        if not self.is_ours:
+            return
         if self.running:
             error = getattr(sys, "last_value", None) if _exiting else None
             if error is None:
@@ -54,9 +60,9 @@ class Ending:
         self.writer.flush()
 
 
-def end_with(owner: object, ending: Ending) -> None:
-    """``ending.finish()`` when ``owner`` goes or the interpreter ends."""
-    weakref.finalize(owner, ending.finish)
+def end_with(owner: object, finish: Callable[[], None]) -> None:
+    """``finish()`` when ``owner`` goes or the interpreter ends."""
+    weakref.finalize(owner, finish)
     # Exit hooks run last in, first out: the one that notes the exit comes after finalize's own, and
     # so runs before it.
     atexit.unregister(_note_exit)

@@ -1,7 +1,7 @@
 """Scalars that may still be on a device: kept there without their graph, fetched many at once."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 
@@ -11,20 +11,40 @@ def detached(value: Any) -> Any:
     return detach() if detach is not None else value
 
 
-def fetch(values: Sequence[Any]) -> list[float]:
-    """Scalars (numbers or tensors of any framework) as floats; a device's in one read."""
-    out: list[float] = [0.0] * len(values)
+def fetch(values: Sequence[Any]) -> list[float | None]:
+    """Scalars (numbers or tensors of any framework) as floats; a device's in one read.
+
+    What is no scalar becomes None.
+    """
+    out: list[float | None] = [None] * len(values)
     by_framework: dict[str, list[int]] = {}
     for i, value in enumerate(values):
-        if isinstance(value, int | float):
+        if isinstance(value, float):
             out[i] = float(value)
         else:
             by_framework.setdefault(type(value).__module__.split(".")[0], []).append(i)
     for framework, places in by_framework.items():
-        stacked = _stack(framework, [values[i] for i in places])
-        for i, number in zip(places, stacked, strict=True):
-            out[i] = float(number)
+        some = [values[i] for i in places]
+        try:
+            numbers = _stack(framework, some)
+        except Exception:  # one of them is no scalar
+            numbers = [_number(value) for value in some]
+        for i, number in zip(places, numbers, strict=True):
+            out[i] = number
     return out
+
+
+def numbers_of(values: Mapping[str, Any]) -> dict[str, float]:
+    """Those of ``values`` that are scalars, as floats."""
+    found = zip(values, fetch(list(values.values())), strict=True)
+    return {name: number for name, number in found if number is not None}
+
+
+def _number(value: Any) -> float | None:
+    try:
+        return float(value)
+    except Exception:  # each framework has an error of its own for a vector
+        return None
 
 
 def _stack(framework: str, values: list[Any]) -> Any:
@@ -38,4 +58,4 @@ def _stack(framework: str, values: list[Any]) -> Any:
             import jax.numpy as jnp
 
             return jnp.stack([jnp.asarray(v, "float32") for v in values]).tolist()
-    return [float(v) for v in values]
+    return [_number(v) for v in values]

@@ -2,7 +2,6 @@
 
 import os
 import time
-import warnings
 import weakref
 from collections.abc import Mapping
 from typing import Any
@@ -10,15 +9,14 @@ from typing import Any
 import keras
 
 from keras_mp.numerics.schedule import options_of
-from keras_mp.scaling.binding import computes_in_float16
-from keras_mp.scaling.optimizer import LossScaleOptimizer
 from keras_mp.telemetry import about
 from keras_mp.telemetry.alerts import OnAlert
-from keras_mp.telemetry.ending import describe_error
 from keras_mp.telemetry.feeding import Feed
+from keras_mp.telemetry.following import Following
 from keras_mp.telemetry.model_metrics import ModelMetrics
-from keras_mp.telemetry.recorder import Recorder, check_every
-from keras_mp.telemetry.sources import Source, longest_gap, scale_of, source_for
+from keras_mp.telemetry.recorder import Recorder
+from keras_mp.telemetry.settings import checked
+from keras_mp.telemetry.sources import Reading, scale_of
 from keras_mp.telemetry.telling import Numbers
 
 
@@ -36,7 +34,11 @@ class Monitor(keras.callbacks.Callback):
 
     The logs of ``on_epoch_end`` get ``loss_scale``, ``skipped_steps`` (so far), ``grad_norm`` and
     the epoch's ``samples_per_second``, so that ``History`` and every callback that comes after this
-    one (``CSVLogger``, ``TensorBoard``, those of W&B and MLflow) has them.
+    one (``CSVLogger``, ``TensorBoard``, W&B's ``WandbMetricsLogger``, MLflow's ``MlflowCallback``)
+    has them; a metric of your own of such a name is left alone.
+
+    A Monitor is one job: models that train one after the other, such as the folds of a cross
+    validation, each have one of their own. Copied or unpickled it is a new one.
 
     Args:
         runs: Folder of runs. Defaults to "runs".
@@ -78,32 +80,30 @@ class Monitor(keras.callbacks.Callback):
     ):
         super().__init__()
         self._numerics = options_of(numerics)
-        self._inside: Any = None
-        if on_alert is not None and not callable(on_alert):
-            raise ValueError(
-                f"`on_alert` must be a function of one alert. Received: on_alert={on_alert!r}"
-            )
-        self._on_alert = on_alert
-        self._every = check_every(every)
-        self._runs, self._name, self._buffer = runs, name, buffer
-        self._tensorboard = tensorboard
-        self._rank, self._world = about.rank_and_world()
-        self._rank = self._rank if rank is None else rank
+        self._settings = checked(runs, name, every, on_alert, rank, buffer, tensorboard)
+        self._backend = keras.backend.backend()
+        self._begin()
+
+    def _begin(self) -> None:
+        """As before any training."""
+        self._following = Following(self._settings.every)
         self._recorder: Recorder | None = None
+        self._inside: Any = None
         self._training = False
-        self._bound = False
-        self._warned = False
         self._base = 0
         self._epoch: int | None = None
         self._first_epoch: int | None = None
         self._epoch_began = 0.0
         self._last_begin: int | None = None
-        self._steps_per_execution = 1
         self._metrics: ModelMetrics | None = None
         self._feed: Feed | None = None
-        self._backend = keras.backend.backend()
-        self._followed: Any = None
         self._trained: Any = None  # the train function of the last fit
+
+    def __getstate__(self) -> dict[str, Any]:
+        fresh = object.__new__(type(self))
+        fresh.__dict__.update(self.__dict__, _model=None, params=None)
+        fresh._begin()
+        return fresh.__dict__
 
     @property
     def folder(self) -> str | None:
@@ -114,48 +114,40 @@ class Monitor(keras.callbacks.Callback):
         """Add measures of the finished job, such as ``hits=0.703``, to its journal."""
         if self._recorder is None:
             raise ValueError("`result` needs a job: call it after `fit`. Received: no training yet")
-        self._recorder.result({name: float(value) for name, value in values.items()})
+        self._recorder.result(values)
 
     # Keras' hooks.
 
     def on_train_begin(self, logs: Any = None) -> None:
-        model = self.model
-        optimizer = getattr(model, "optimizer", None)
-        self._warn_of_float16(optimizer)
-        self._bound = isinstance(optimizer, LossScaleOptimizer)
-        if isinstance(optimizer, LossScaleOptimizer):
-            # By its layers it is decided whether the loss is scaled, and its state (BatchNorm
-            # statistics) stays as it was on skipped steps.
-            optimizer.bind(model)
-        source = source_for(optimizer)
-        self._steps_per_execution = int(getattr(model, "steps_per_execution", 1) or 1)
-        self._base = self._start_source(source)
+        model, settings = self.model, self._settings
+        if self._recorder is not None:
+            self._recorder.left()
+        self._stop_watching()
+        source, self._base = self._following.begin(model)
         if self._recorder is None:
-            self._recorder = Recorder(
-                self._runs,
-                self._name,
-                default=model.name,
-                every=self._every,
-                rank=self._rank,
-                buffer=self._buffer,
-                on_alert=self._on_alert,
-                tensorboard=self._tensorboard,
-            )
+            self._recorder = Recorder(settings, model.name, self)
         params = self.params or {}
         meta = about.describe(
             self._recorder.folder.name,
-            self._name,
+            settings.name,
             source=source,
             model=model,
-            optimizer=optimizer,
+            optimizer=getattr(model, "optimizer", None),
             backend=self._backend,
-            rank=self._rank,
-            world_size=self._world,
+            rank=settings.rank,
+            world_size=settings.world,
             planned_epochs=params.get("epochs"),
             steps_per_epoch=params.get("steps"),
         )
         compiled = self._trained is not None and self._trained() is model.train_function
-        self._recorder.begin(meta, source, self._base, self._steps_per_execution, compiled)
+        self._recorder.begin(
+            meta,
+            source,
+            self._base,
+            self._following.steps_per_execution,
+            compiled,
+            getattr(model, "jax_state_sync", None),
+        )
         # After whatever makes the train function anew.
         self._feed = self._recorder.guard("input", lambda: Feed(model, self._backend), None)
         self._begin_numerics(self._recorder)
@@ -179,18 +171,17 @@ class Monitor(keras.callbacks.Callback):
         if recorder is None or not self._training:
             return
         now = time.perf_counter()
-        feed, last, steps = self._feed, self._last_begin, self._steps_per_execution
+        feed, last, steps = self._feed, self._last_begin, self._following.steps_per_execution
         if feed is not None:
             feed.arrived(now)
         if last is None:
-            if self._bound:
-                self.model.optimizer.refresh()  # weights may have been loaded since the last epoch
+            self._following.refresh()
         elif batch - last != steps:
             recorder.pace.correct_last(batch - last)
         inside = self._inside
         look_inside = inside is not None and inside.due(now, recorder.counted)
         if look_inside or recorder.due(now):
-            self._look()
+            recorder.look(self._numbers, self._epoch)
         if look_inside:
             self._look_inside(recorder)
         recorder.pace.mark(steps, time.perf_counter())
@@ -212,7 +203,8 @@ class Monitor(keras.callbacks.Callback):
             return
         self._end_of_steps()
         if logs is not None:
-            logs.update(recorder.log_keys())
+            for name, value in recorder.log_keys().items():
+                logs.setdefault(name, value)
         recorder.epoch_end(epoch, time.perf_counter() - self._epoch_began, logs or {})
         self._plan()
 
@@ -220,46 +212,22 @@ class Monitor(keras.callbacks.Callback):
         if self._recorder is not None and self._training:
             self._end_of_steps()
             self._training = False
-            if self._inside is not None:
-                self._inside.disarm()
-            if self._feed is not None:
-                self._feed.stop()
+            self._stop_watching()
             function = self.model.train_function
             self._trained = None if function is None else weakref.ref(function)
             self._recorder.end("done")
 
     # Behind them.
 
-    def _start_source(self, source: Source) -> int:
-        """Let the optimizer remember its steps; returns how many it has done."""
-        try:
-            done = source.start(longest_gap(self._every, self._steps_per_execution))
-        except Exception as error:
-            warnings.warn(
-                "Monitor cannot follow this optimizer's steps one by one "
-                f"({describe_error(error)}); the journal will hold totals only.",
-                stacklevel=2,
-            )
-            return 0
-        known = self._followed is not None and self._followed() is self.model.optimizer
-        if source.settings and not known and self._backend == "tensorflow":
-            # A train function that was traced before does not know of the steps to remember. (One
-            # that was only made, not traced, costs nothing to make again.)
-            self.model.make_train_function(force=True)
-        self._followed = weakref.ref(self.model.optimizer) if source.settings else None
-        return done
-
-    def _look(self) -> None:
-        recorder = self._recorder
-        if recorder is None:
-            return
-        # On jax the variables are behind until a callback is asked for its model: that property
-        # brings them up to date. So it is asked for here, and nowhere at each step.
-        _ = self.model
-        recorder.look(self._numbers, self._epoch)
+    def _stop_watching(self) -> None:
+        """Leave the model's train function as it was."""
+        if self._inside is not None:
+            self._inside.disarm()
+        if self._feed is not None:
+            self._feed.stop()
 
     def _begin_numerics(self, recorder: Recorder) -> None:
-        if self._numerics is None or self._rank > 0:
+        if self._numerics is None or self._settings.rank > 0:
             return
         if self._inside is None:
             from keras_mp.numerics.inside import Inside
@@ -293,7 +261,7 @@ class Monitor(keras.callbacks.Callback):
         self._last_begin = None
         if self._feed is not None:
             self._feed.pause()
-        self._look()
+        recorder.look(self._numbers, self._epoch)
 
     def _plan(self) -> None:
         """How many steps are meant, as soon as an epoch's number of steps is known."""
@@ -304,11 +272,11 @@ class Monitor(keras.callbacks.Callback):
         planned = self._base + max(0, epochs - first) * steps
         recorder.replan(planned_steps=planned, planned_epochs=epochs, steps_per_epoch=steps)
 
-    def _numbers(self) -> Numbers:
+    def _numbers(self, reading: Reading, steps: int) -> Numbers:
         """What Keras knows of the window: a few host reads."""
         if self._metrics is None:
             return Numbers()
-        loss, samples = self._metrics.loss_and_samples()
+        loss, samples = self._metrics.loss_and_samples(steps, reading.spoilt)
         waited, tokens = (None, None) if self._feed is None else self._feed.take(samples)
         return Numbers(
             loss=loss,
@@ -317,18 +285,3 @@ class Monitor(keras.callbacks.Callback):
             tokens=tokens,
             input_wait=waited,
         )
-
-    def _warn_of_float16(self, optimizer: Any) -> None:
-        if self._warned or optimizer is None:
-            return
-        self._warned = True
-        scaled = isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
-        if scaled or getattr(optimizer, "loss_scale_factor", None) is not None:
-            return
-        if computes_in_float16(self.model):
-            warnings.warn(
-                "The model computes in float16 and its optimizer does not scale the loss: small "
-                "gradients become zero. Compile with keras_mp.LossScaleOptimizer(optimizer), or "
-                "use mixed_bfloat16.",
-                stacklevel=2,
-            )

@@ -66,9 +66,9 @@ class Pace:
         """Whether this window holds a first step, which compiles and warms up."""
         return self._first
 
-    def expect_compiling(self) -> None:
-        """The next window begins with such a step."""
-        self._first = True
+    def expect_warm(self) -> None:
+        """The next window has no such step: it was compiled before."""
+        self._first = False
 
     def close(self, done: float, waited: float = 0.0) -> Window | None:
         """End the window.

@@ -1,5 +1,6 @@
 """What Monitor and Run share: when to look at the device, and what to write then."""
 
+import contextlib
 import logging
 import math
 import os
@@ -10,100 +11,58 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from keras_mp.telemetry.alerts import Alerts, OnAlert
+from keras_mp.telemetry.alerts import Alerts, call_hook
 from keras_mp.telemetry.compiling import CompileWatch
 from keras_mp.telemetry.ending import Ending, end_with
 from keras_mp.telemetry.exchange import EventSink
+from keras_mp.telemetry.fetch import numbers_of
 from keras_mp.telemetry.folders import claim_run, release_run
 from keras_mp.telemetry.journal import JournalWriter
+from keras_mp.telemetry.looks import Looks
 from keras_mp.telemetry.pace import Pace, Window
-from keras_mp.telemetry.records import (
-    Alert,
-    Epoch,
-    Meta,
-    Record,
-    Result,
-    Start,
-    Status,
-)
+from keras_mp.telemetry.records import Alert, Epoch, Meta, Record, Result, Start, Status
+from keras_mp.telemetry.settings import Settings
 from keras_mp.telemetry.sources import Reading, Source
 from keras_mp.telemetry.telling import Numbers, memory_record, overflow_records, step_record
 
 log = logging.getLogger("keras_mp")
 
-# every="auto": at most four looks a second (the dashboard paints no faster), and so seldom that
-# they cost a third of a percent of the training, which leaves the rest of 1 % to the hook at each
-# step and to what is done once an epoch.
-MIN_INTERVAL, MAX_INTERVAL = 0.25, 10.0
-COST_FACTOR = 300.0
-# A look costs the processor time that it takes. While the host only waits for the device, the
-# device works: that is training; what it costs is the gap until the host has handed out work again,
-# taken as a tenth of the wait. On a CPU the host is the device: a wait is time that others took, as
-# they would have taken it from the training.
-WAIT_COST, WAIT_COST_ON_CPU = 0.1, 1.0
 MEMORY_SECONDS = 2.0
 # Validation writes no steps: a sign of life at least this often keeps it from looking stalled.
 HEARTBEAT_SECONDS = 5.0
-
-
-def check_every(every: Any) -> int | None:
-    """``every`` as a number of steps; None for "auto"."""
-    if every == "auto":
-        return None
-    if isinstance(every, bool) or not isinstance(every, int) or every < 1:
-        raise ValueError(
-            f'`every` must be "auto" or a number of steps from 1 on. Received: every={every!r}'
-        )
-    return every
 
 
 class Recorder:
     """Writes one run. Its public methods raise nothing that comes from telemetry itself.
 
     Args:
-        runs: Folder of runs. name: The job's name, or None for a fresh one after ``default``.
-        every: Steps between two looks; None decides by what a look costs.
-        rank: Which process of the job.
-        buffer: See JournalWriter.
-        on_alert: Called with each Alert when something begins to go wrong, or is over.
-        tensorboard: Folder for event files beside the journal, a folder each run; None for none.
+        settings: Where and how. default: Names a job without a name, with the time.
+        owner: Monitor or Run: when it goes before the job has ended, the job was left. Nothing
+            that the recorder holds may hold it.
 
     Attributes:
-        step: Last step written. pace: The timer that the caller marks.
-        latest: What the optimizer said at the last look.
+        step: Last step written. pace: The timer that the caller marks. latest: The last reading.
     """
 
-    def __init__(
-        self,
-        runs: str | os.PathLike[str],
-        name: str | None,
-        *,
-        default: str,
-        every: int | None,
-        rank: int = 0,
-        buffer: float = 0.0,
-        on_alert: OnAlert | None = None,
-        tensorboard: str | os.PathLike[str] | None = None,
-    ):
-        self.rank = rank
-        self.every = every
+    def __init__(self, settings: Settings, default: str, owner: object):
+        self.rank = rank = settings.rank
         self.step = 0
         self.pace = Pace()
-        self.folder = claim_run(runs, name, default, shared=rank > 0)
-        self.writer = JournalWriter(self.folder, rank=rank, buffer=buffer)
+        self.folder = claim_run(settings.runs, settings.name, default, shared=rank > 0)
+        self.writer = JournalWriter(self.folder, rank=rank, buffer=settings.buffer)
         self._sink: EventSink | None = None
-        if tensorboard is not None:
-            own = Path(tensorboard) / self.folder.name
+        if settings.tensorboard is not None:
+            own = Path(settings.tensorboard) / self.folder.name
             self._sink = EventSink(own if rank == 0 else own / f"rank-{rank}")
         self.meta: Meta | None = None
         self._alerts: Alerts | None = None
-        self._on_alert = on_alert
+        self._on_alert = settings.on_alert
         self._source: Source | None = None
+        self._sync: Callable[[], None] | None = None
         self._backend: str | None = None
         self.compiles = CompileWatch(None)
-        self._wait_cost = WAIT_COST
-        self._longest = 1
-        self._next_look, self._most = 0.0, 1
+        self._looks = Looks(settings.every)
+        self._epoch: int | None = None
         self._last_wall = time.time()
         self._last_write = 0.0
         self._memory_at = 0.0
@@ -112,29 +71,32 @@ class Recorder:
         self._epoch_work = (0, 0.0)  # samples and seconds of this epoch, compiling left out
         self._said: set[str] = set()
         self._ending = Ending(self.writer, self._sink)
-        end_with(self, self._ending)
+        end_with(owner, self._finish)
 
     # Begin and end.
 
     def begin(
-        self, meta: Meta, source: Source, base: int, longest: int = 1, compiled: bool = False
+        self,
+        meta: Meta,
+        source: Source,
+        base: int,
+        longest: int = 1,
+        compiled: bool = False,
+        sync: Callable[[], None] | None = None,
     ) -> None:
         """The job starts (again), with ``base`` steps already done.
 
         Args:
-            longest: Steps that pass between two chances to look.
-            compiled: Whether its first step is already compiled, and needs no look of its own.
+            longest, compiled: See ``Looks.begin``.
+            sync: Brings up to date what is looked at, where it is behind (jax).
         """
-        self._source, self._backend, self.step = source, meta.backend, base
-        if not compiled:
-            self.pace.expect_compiling()
-        self.compiles = CompileWatch(meta.backend)
-        self._wait_cost = WAIT_COST_ON_CPU if meta.device == "cpu" else WAIT_COST
-        self._longest = longest
-        self._last_wall = time.time()
-        self._next_look, self._most = 0.0, 1
+        self._source, self._sync, self._backend, self.step = source, sync, meta.backend, base
+        self.pace = Pace()  # a training that raised has left its last steps there
         if compiled:
-            self._plan_look(time.perf_counter(), 0.0)
+            self.pace.expect_warm()
+        self.compiles = CompileWatch(meta.backend)
+        self._last_wall = time.time()
+        self._looks.begin(source.rows, longest, meta.device == "cpu", compiled)
         again = self.meta is not None
         self.meta = meta
         self._alerts = Alerts(meta)
@@ -159,78 +121,73 @@ class Recorder:
             self._ending.write(status, reason)
             release_run(self.folder)
 
-    def result(self, values: Mapping[str, float]) -> None:
-        """A measure of the job in the user's own terms."""
-        self._write(Result(step=self.step, time=time.time(), values=dict(values)))
+    def result(self, values: Mapping[str, Any]) -> None:
+        """A measure of the job in the user's own terms.
+
+        Raises:
+            ValueError: One is no number.
+        """
+        told = numbers_of(values)
+        for name in values.keys() - told.keys():
+            raise ValueError(
+                f"A result must be a number or a scalar tensor. Received: {name}={values[name]!r}"
+            )
+        self._write(Result(step=self.step, time=time.time(), values=told))
         self.writer.flush()
 
     # While it runs.
 
     def due(self, now: float) -> bool:
         """Whether to look at the device before the next steps begin. Asked at each step."""
-        pending = self.pace.pending
-        if pending >= self._most:
-            return self._source is not None and pending > 0
-        return self.every is None and now >= self._next_look and pending > 0
+        return self._looks.due(now, self.pace.pending)
 
-    def _plan_look(self, now: float, cost: float) -> None:
-        """When to look next: by the clock, but before the device forgets."""
-        self._next_look = now + min(MAX_INTERVAL, max(MIN_INTERVAL, COST_FACTOR * cost))
-        rows = self._source.rows if self._source is not None else 1
-        self._most = max(1, min(self.every or rows, rows - self._longest + 1))
-
-    def look(
-        self, numbers: Callable[[], Numbers], epoch: int | None = None, done: float | None = None
-    ) -> Reading | None:
+    def look(self, numbers: Callable[[Reading, int], Numbers], epoch: int | None = None) -> None:
         """Look at the device and write what happened since the last look.
 
         Args:
-            numbers: Fetches what the loop knows (it may read the device).
-            done: Clock time when the last step was finished, if that is some time ago.
+            numbers: Fetches what the loop knows (it may read the device), told what the optimizer
+                said and of how many steps.
         """
         if self._source is None:
-            return None
-        began, worked = time.perf_counter(), time.thread_time()
+            return
+        began, self._epoch = self._looks.start(), epoch
         reading = self.guard("loss scale", self._read, Reading())
-        told = self.guard("metrics", numbers, Numbers())
+        steps = (self.counted if reading.step is None else reading.step) - self.step
+        told = self.guard("metrics", lambda: numbers(reading, steps), Numbers())
         read = time.perf_counter()
         if reading.step is not None or reading.scale is not None:
             self.latest = reading
-        window = self.pace.close(read if done is None else done, read - began)
+        window = self.pace.close(read, read - began)
         if window is not None and window.compiling is None:
             window = replace(window, compiling=self.compiles.seconds(window.seconds))
         self.guard("record", lambda: self._tell(window, reading, told, epoch, read - began), None)
         self.guard("alerts", self._alert, None)
         self.compiles.forget()
-        now = time.perf_counter()
-        work = time.thread_time() - worked
-        cost = work + self._wait_cost * max(0.0, now - began - work)
-        self._plan_look(now, cost)
-        return reading
+        self._looks.done()
 
     def log_keys(self) -> dict[str, float]:
         """What the journal adds to an epoch's logs; what is not known is left out.
 
-        Where only compiling steps were timed the rate is NaN: History's lists must stay as long as
-        each other.
+        Where only compiling steps were timed the rate is NaN, and so is the norm where all steps
+        were skipped: History's lists must stay as long as each other.
         """
-        latest = self.latest
-        samples, seconds = self._epoch_work
+        latest, (samples, seconds) = self.latest, self._epoch_work
+        norm = latest.grad_norm
+        if norm is None and latest.good_steps is not None and latest.step is not None:
+            norm = math.nan
         rate = samples / seconds if seconds else math.nan if self._counts_samples else None
         known = {
             "loss_scale": latest.scale,
             "skipped_steps": latest.skipped if latest.scale is not None else None,
-            "grad_norm": latest.grad_norm,
+            "grad_norm": norm,
             "samples_per_second": rate,
         }
         return {name: float(value) for name, value in known.items() if value is not None}
 
     def epoch_end(self, epoch: int, seconds: float | None, logs: Mapping[str, Any]) -> None:
         """An epoch is over."""
-        values = {k: float(v) for k, v in logs.items() if isinstance(v, int | float)}
-        self._write(
-            Epoch(epoch=epoch, step=self.step, time=time.time(), seconds=seconds, logs=values)
-        )
+        now, told = time.time(), numbers_of(logs)
+        self._write(Epoch(epoch=epoch, step=self.step, time=now, seconds=seconds, logs=told))
         self._epoch_work = (0, 0.0)
 
     def tell(self, records: Iterable[Record]) -> None:
@@ -262,7 +219,24 @@ class Recorder:
     def _read(self) -> Reading:
         if self._source is None:
             return Reading()
+        if self._sync is not None:
+            self._sync()
         return self._source.read(self.counted)
+
+    def left(self) -> None:
+        """A training that raised has told nobody: its last steps are still on the device, and they
+        mostly say why."""
+        if self._ending.running and self._ending.is_ours:
+            with contextlib.suppress(Exception):  # the device may be what raised
+                reading = self._read()
+                if reading.step is not None:
+                    self._tell(None, reading, Numbers(), self._epoch, 0.0)
+                    self._alert()
+
+    def _finish(self) -> None:
+        """The owner is no more, or the interpreter ends."""
+        self.left()
+        self._ending.finish()
 
     @property
     def counted(self) -> int:
@@ -315,23 +289,7 @@ class Recorder:
             return
         for alert in self._alerts.news(time.time()):
             self._write(alert)
-            self._call(alert)
-
-    def _call(self, alert: Alert) -> None:
-        """The user's hook; an exception in it is said once and stops nothing."""
-        if self._on_alert is None:
-            return
-        try:
-            self._on_alert(alert)
-        except Exception as error:
-            if "on_alert" not in self._said:
-                self._said.add("on_alert")
-                log.warning(
-                    "keras-mp telemetry: on_alert raised %s: %s. Training goes on; the alert is in "
-                    "the journal.",
-                    type(error).__name__,
-                    error,
-                )
+            call_hook(self._on_alert, alert, self._said)
 
     def _write(self, record: Record) -> None:
         self._last_write = time.perf_counter()

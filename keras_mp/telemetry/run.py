@@ -11,9 +11,10 @@ from typing import Any, TypeVar
 from keras_mp.telemetry import about
 from keras_mp.telemetry.alerts import OnAlert
 from keras_mp.telemetry.ending import describe_error
-from keras_mp.telemetry.fetch import detached, fetch
-from keras_mp.telemetry.recorder import Recorder, check_every
-from keras_mp.telemetry.sources import PlainSource, Source, longest_gap, source_for
+from keras_mp.telemetry.fetch import detached, fetch, numbers_of
+from keras_mp.telemetry.recorder import Recorder
+from keras_mp.telemetry.settings import check_loop, checked
+from keras_mp.telemetry.sources import PlainSource, Reading, Source, longest_gap, source_for
 from keras_mp.telemetry.telling import Numbers
 
 T = TypeVar("T")
@@ -25,8 +26,8 @@ class _Waiting:
 
     losses: list[Any] = field(default_factory=list)
     metrics: dict[str, Any] = field(default_factory=dict)
-    samples: int | None = None
-    tokens: int | None = None
+    samples: list[Any] = field(default_factory=list)
+    tokens: list[Any] = field(default_factory=list)
     input_wait: float | None = None
     scale: Any = None
     skipped: Any = None
@@ -86,35 +87,23 @@ class Run:
         buffer: float = 0.0,
         tensorboard: str | os.PathLike[str] | None = None,
     ):
-        self._every = check_every(every)
-        env_rank, world = about.rank_and_world()
-        rank = env_rank if rank is None else rank
+        self._settings = checked(runs, name, every, on_alert, rank, buffer, tensorboard)
+        check_loop(optimizer, policy, planned_steps, initial_step)
         self._source: Source = source_for(optimizer) if optimizer is not None else PlainSource()
-        default = getattr(model, "name", None) or "run"
-        self._recorder = Recorder(
-            runs,
-            name,
-            default=default,
-            every=self._every,
-            rank=rank,
-            buffer=buffer,
-            on_alert=on_alert,
-            tensorboard=tensorboard,
-        )
+        self._recorder = Recorder(self._settings, getattr(model, "name", None) or "run", self)
         self._about = {
             "model": model,
             "optimizer": optimizer,
             "policy": policy or _global_policy(model),
             "backend": _backend(),
-            "rank": rank,
-            "world_size": world,
+            "rank": self._settings.rank,
+            "world_size": self._settings.world,
             "planned_steps": planned_steps,
         }
-        self._name = name
         self._initial_step = initial_step
         self._running = False
         self._begun = 0.0
-        self._epoch: int | None = None
+        self._epoch: Any = None
         self._waiting = _Waiting()
 
     @property
@@ -138,11 +127,12 @@ class Run:
         """Begin, without a ``with`` block."""
         if self._running:
             return
-        longest = longest_gap(self._every, 1)
+        longest = longest_gap(self._settings.every, 1)
         base = self._recorder.guard("optimizer", lambda: self._source.start(longest), 0)
-        base = max(base, self._initial_step)
+        # (Begun again after its end, it goes on from there.)
+        base = max(base, self._initial_step, self._recorder.step)
         meta = about.describe(
-            self._recorder.folder.name, self._name, source=self._source, **self._about
+            self._recorder.folder.name, self._settings.name, source=self._source, **self._about
         )
         self._recorder.begin(meta, self._source, base)
         self._running = True
@@ -151,8 +141,8 @@ class Run:
     def step(
         self,
         loss: Any = None,
-        samples: int | None = None,
-        tokens: int | None = None,
+        samples: Any = None,
+        tokens: Any = None,
         epoch: int | None = None,
         metrics: Mapping[str, Any] | None = None,
         scale: Any = None,
@@ -161,13 +151,21 @@ class Run:
         """One step is done. Costs no host read; values on the device are read at the next look.
 
         Args:
-            loss: The step's loss, a number or a scalar tensor.
+            loss: The step's loss, a number or a scalar tensor. (Whatever is neither, here and
+                below, is left out, which the log "keras_mp" says once.)
             samples, tokens: How many the step has seen.
             epoch: Which epoch, from 0.
             metrics: Further values, name to number or scalar tensor; the last ones are written.
             scale, skipped: Loss scale and skipped steps so far, where an optimizer that this
                 library does not know has them (``torch.amp.GradScaler``).
+
+        Raises:
+            ValueError: ``metrics`` is no dict.
         """
+        if metrics is not None and not isinstance(metrics, Mapping):
+            raise ValueError(
+                f"`metrics` must be a dict of name to number. Received: metrics={metrics!r}"
+            )
         if not self._running:
             self.start()
         self._epoch = epoch if epoch is not None else self._epoch
@@ -177,9 +175,9 @@ class Run:
         if metrics:
             waiting.metrics.update({k: detached(v) for k, v in metrics.items()})
         if samples is not None:
-            waiting.samples = (waiting.samples or 0) + samples
+            waiting.samples.append(detached(samples))
         if tokens is not None:
-            waiting.tokens = (waiting.tokens or 0) + tokens
+            waiting.tokens.append(detached(tokens))
         waiting.scale = detached(scale) if scale is not None else waiting.scale
         waiting.skipped = detached(skipped) if skipped is not None else waiting.skipped
         pace = self._recorder.pace
@@ -212,7 +210,7 @@ class Run:
 
     def result(self, **values: float) -> None:
         """A measure of the job in your own terms, such as ``hits=0.703``."""
-        self._recorder.result({name: float(value) for name, value in values.items()})
+        self._recorder.result(values)
 
     def numerics(self, found: Any) -> None:
         """Add what ``keras_mp.probe(model, batch)`` found, as of the step that comes next.
@@ -235,22 +233,48 @@ class Run:
             self._recorder.end(status, reason)
 
     def _look(self) -> None:
-        self._recorder.look(self._numbers, self._epoch)
+        epoch = self._fetched("epoch", [] if self._epoch is None else [self._epoch])
+        self._recorder.look(self._numbers, _total(epoch))
 
-    def _numbers(self) -> Numbers:
+    def _numbers(self, _reading: Reading, _steps: int) -> Numbers:
         told, self._waiting = self._waiting, _Waiting()
-        values = fetch(told.losses)
+        values = self._fetched("loss", told.losses)
         finite = [x for x in values if math.isfinite(x)]
         loss = sum(finite) / len(finite) if finite else (values[-1] if values else None)
+        metrics = numbers_of(told.metrics)
+        odd = [(k, v) for k, v in told.metrics.items() if k not in metrics and v is not None]
+        if odd:
+            self._recorder.guard("metrics", lambda: _refuse("{}={!r}".format(*odd[0])), None)
+        scale, skipped = (
+            self._fetched(name, [] if value is None else [value])
+            for name, value in (("scale", told.scale), ("skipped", told.skipped))
+        )
         return Numbers(
             loss=loss,
-            metrics=dict(zip(told.metrics, fetch(list(told.metrics.values())), strict=True)),
-            samples=told.samples,
-            tokens=told.tokens,
+            metrics=metrics,
+            samples=_total(self._fetched("samples", told.samples)),
+            tokens=_total(self._fetched("tokens", told.tokens)),
             input_wait=told.input_wait,
-            scale=None if told.scale is None else fetch([told.scale])[0],
-            skipped=None if told.skipped is None else int(fetch([told.skipped])[0]),
+            scale=scale[0] if scale else None,
+            skipped=_total(skipped),
         )
+
+    def _fetched(self, name: str, values: list[Any]) -> list[float]:
+        """The values that are numbers; of others it is said once that they are not."""
+        found = fetch(values)
+        odd = [value for value, x in zip(values, found, strict=True) if x is None]
+        if odd:
+            self._recorder.guard(name, lambda: _refuse(f"{name}={odd[0]!r}"), None)
+        return [x for x in found if x is not None]
+
+
+def _refuse(what: str) -> None:
+    raise ValueError(f"expected a number or a scalar tensor. Received: {what:.200}")
+
+
+def _total(values: list[float]) -> int | None:
+    total = sum(values)
+    return round(total) if values and math.isfinite(total) else None
 
 
 def _backend() -> str | None:

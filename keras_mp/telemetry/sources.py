@@ -39,6 +39,7 @@ class Reading:
         skips: The skipped steps since the last look, in order; complete unless ``missed``.
         missed: Steps since the last look of which nothing is known any more.
         losses: Losses of the steps since the last look where they were seen.
+        spoilt: Of those, how many were not finite.
         metrics: Further values by name.
     """
 
@@ -60,6 +61,10 @@ class Reading:
         if finite:
             return sum(finite) / len(finite)
         return self.losses[-1] if self.losses else None
+
+    @property
+    def spoilt(self) -> int:
+        return sum(not math.isfinite(x) for x in self.losses)
 
 
 class Source(Protocol):
@@ -273,15 +278,6 @@ def scale_of(optimizer: Any) -> float:
     for name in ("initial_scale", "loss_scale_factor"):
         scale = getattr(optimizer, name, None) if scale is None else scale
     return 1.0 if scale is None else float(_host(scale))
-
-
-def optimizer_name(optimizer: Any) -> str | None:
-    """Class name, of the inner optimizer where there is a wrapper."""
-    if optimizer is None:
-        return None
-    if isinstance(optimizer, Mapping):
-        return ", ".join(str(optimizer_name(one)) for one in optimizer.values())
-    return type(getattr(optimizer, "inner_optimizer", optimizer)).__name__
 
 
 def longest_gap(every: int | None, steps_per_execution: int) -> int:

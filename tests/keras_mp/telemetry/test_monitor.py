@@ -1,24 +1,18 @@
-"""Monitor on real trainings: every skipped step, right numbers, and never in the way."""
+"""Monitor on real trainings: every skipped step, right numbers, no step made to wait."""
 
-import logging
 import os
 import time
-import warnings
 
 import numpy as np
 import pytest
+from helpers.monitored import BATCH, CONFIG, compiled, data, fit, journal, monitor_of, of_kind
 
-from keras_mp.scaling.state import ScaleConfig, ScaleState, update
-from keras_mp.telemetry import recorder
-from keras_mp.telemetry import records as r
+from keras_mp.scaling.state import ScaleState, update
+from keras_mp.telemetry import looks
 from keras_mp.telemetry.health import verdict
 from keras_mp.telemetry.runs import RunsFolder
-from keras_mp.telemetry.tail import JournalFile
 
 pytestmark = pytest.mark.backend
-
-BATCH = 4
-CONFIG = ScaleConfig(initial_scale=256.0, growth_interval=15)
 
 
 @pytest.fixture
@@ -26,58 +20,6 @@ def keras():
     import keras
 
     return keras
-
-
-def data(steps: int, bad=(), seed=0):
-    """``steps`` batches, those with a number (from 1) in ``bad`` with an infinity in them.
-
-    Odd ones have it in the inputs: tanh bounds it, the loss is finite and the hidden layer's
-    gradient is not. Even ones have it in the targets: the loss itself is not finite.
-    """
-    rng = np.random.default_rng(seed)
-    x = rng.normal(size=(steps * BATCH, 6)).astype("float32") / 4
-    y = x.sum(axis=1, keepdims=True)
-    for step in bad:
-        (x if step % 2 else y)[(step - 1) * BATCH, 0] = np.inf
-    return x, y
-
-
-def compiled(keras, optimizer="ours", policy="mixed_float16", **kwargs):
-    import keras_mp
-
-    keras.config.set_dtype_policy(policy)
-    model = keras.Sequential(
-        [keras.Input((6,)), keras.layers.Dense(8, "tanh", name="hidden"), keras.layers.Dense(1)]
-    )
-    inner = keras.optimizers.SGD(0.01)
-    if optimizer == "ours":
-        inner = keras_mp.LossScaleOptimizer(inner, scale=CONFIG)
-    elif optimizer == "stock":
-        inner = keras.optimizers.LossScaleOptimizer(inner, initial_scale=256.0)
-    model.compile(optimizer=inner, loss="mse", auto_scale_loss=False, **kwargs)
-    return model
-
-
-def fit(model, x, y, monitor, epochs=1, **kwargs):
-    return model.fit(x, y, batch_size=BATCH, epochs=epochs, shuffle=False, verbose=0,
-                     callbacks=[monitor] if monitor else [], **kwargs)  # fmt: skip
-
-
-def monitor_of(path, **kwargs):
-    import keras_mp
-
-    return keras_mp.Monitor(path, **{"name": "job", **kwargs})
-
-
-def journal(path, name="job") -> list:
-    reader = JournalFile(path / name / "events-0.jsonl")
-    records = reader.read()
-    assert reader.corrupt == 0 and reader.error is None
-    return records
-
-
-def of_kind(records, kind) -> list:
-    return [x for x in records if x.kind == kind]
 
 
 WAYS = {
@@ -140,8 +82,8 @@ def test_every_planted_skip_is_in_the_journal(keras, backend, tmp_path, way, eve
 
 def test_the_device_is_looked_at_before_it_forgets(keras, tmp_path, monkeypatch):
     """However seldom every="auto" would look: the ring holds so many steps and no more."""
-    monkeypatch.setattr(recorder, "MIN_INTERVAL", 1e6)
-    monkeypatch.setattr(recorder, "MAX_INTERVAL", 1e6)
+    monkeypatch.setattr(looks, "MIN_INTERVAL", 1e6)
+    monkeypatch.setattr(looks, "MAX_INTERVAL", 1e6)
     bad = {3, 511, 512, 513, 700, 1100}
     x, y = data(1200, bad)
     model = compiled(keras)
@@ -233,88 +175,6 @@ def test_keras_own_loss_scale_optimizer_tells_totals(keras, tmp_path):
     assert (last.step, last.scale, last.skipped, last.applied) == (20, 64.0, 2, 18)
 
 
-class MetricsLogger:
-    """The shape of W&B's WandbMetricsLogger: each epoch, all logs under ``epoch/``."""
-
-    def __init__(self, keras):
-        told = self.told = []
-
-        class Callback(keras.callbacks.Callback):
-            def on_epoch_end(self, epoch, logs=None):
-                logs = {} if logs is None else {f"epoch/{k}": v for k, v in logs.items()}
-                told.append({**logs, "epoch/epoch": epoch})
-
-        self.callback = Callback()
-
-
-class MlflowLogger:
-    """The shape of MLflow's MlflowCallback: each epoch, each log as a float at the epoch's step."""
-
-    def __init__(self, keras):
-        told = self.told = []
-
-        class Callback(keras.callbacks.Callback):
-            def on_epoch_end(self, epoch, logs=None):
-                told.append({k: float(v) for k, v in (logs or {}).items()})
-
-        self.callback = Callback()
-
-
-def test_log_keys_reach_history_and_later_callbacks(keras, tmp_path):
-    x, y = data(10, {4})
-    path = tmp_path / "log.csv"
-    wandb, mlflow = MetricsLogger(keras), MlflowLogger(keras)
-    monitor = monitor_of(tmp_path, every=2)  # more than the compiling first step, in any case
-    callbacks = [monitor, keras.callbacks.CSVLogger(str(path)), wandb.callback, mlflow.callback]
-    history = compiled(keras).fit(x, y, batch_size=BATCH, epochs=2, shuffle=False, verbose=0,
-                                  callbacks=callbacks).history  # fmt: skip
-    assert history["skipped_steps"] == [1.0, 2.0]
-    assert history["loss_scale"] == [128.0, 64.0]
-    assert all(value > 0 for value in history["grad_norm"] + history["samples_per_second"])
-    header, first, _ = (line.split(",") for line in path.read_text().splitlines())
-    assert float(first[header.index("loss_scale")]) == 128.0
-    for key in ("loss_scale", "skipped_steps", "grad_norm", "samples_per_second"):
-        assert [one[f"epoch/{key}"] for one in wandb.told] == history[key]
-        assert [one[key] for one in mlflow.told] == history[key]
-        assert key in header and all(isinstance(value, float) for value in history[key])
-
-
-@pytest.mark.skipif(
-    os.environ["KERAS_BACKEND"] != "tensorflow", reason="Keras writes event files by tf.summary"
-)
-def test_log_keys_reach_keras_tensorboard_callback(keras, tmp_path):
-    x, y = data(10, {4})
-    board = keras.callbacks.TensorBoard(str(tmp_path / "board/job"))
-    fit_with = [monitor_of(tmp_path / "runs"), board]
-    compiled(keras).fit(x, y, batch_size=BATCH, epochs=2, shuffle=False, verbose=0,
-                        callbacks=fit_with)  # fmt: skip
-    folder = RunsFolder(tmp_path / "board")
-    folder.poll(None)
-    (job,) = folder.jobs
-    assert list(job.series["metric:epoch_loss_scale"]) == [128.0, 64.0]
-    assert list(job.series["metric:epoch_skipped_steps"]) == [1.0, 2.0]
-
-
-def test_an_epoch_of_compiling_steps_alone_leaves_no_gap_in_the_history(keras, tmp_path):
-    x, y = data(1)
-    history = fit(compiled(keras), x, y, monitor_of(tmp_path), epochs=2).history
-    first, second = history["samples_per_second"]
-    assert np.isnan(first) and second > 0
-
-
-def test_event_files_beside_the_journal_tell_the_same(keras, tmp_path):
-    x, y = data(20, {4})
-    monitor = monitor_of(tmp_path / "runs", every=3, tensorboard=tmp_path / "board")
-    fit(compiled(keras), x, y, monitor)
-    journals, boards = RunsFolder(tmp_path / "runs"), RunsFolder(tmp_path / "board")
-    for folder in (journals, boards):
-        folder.poll(None)
-    (ours,), (theirs,) = journals.jobs, boards.jobs
-    assert theirs.run_id == "job"
-    for column in ("step", "loss", "scale", "skipped", "grad_norm"):
-        np.testing.assert_allclose(theirs.series[column], ours.series[column], rtol=1e-6)
-
-
 def test_fit_again_goes_on_in_the_same_journal(keras, tmp_path):
     x, y = data(10, {4})
     model, monitor = compiled(keras), monitor_of(tmp_path, every=3)
@@ -373,68 +233,3 @@ def test_keras_may_dispatch_ahead(keras):
     assert "on_train_batch_begin" in own
     for hook in ("on_batch_end", "on_train_batch_end", "on_test_batch_end"):
         assert hook not in own
-
-
-@pytest.mark.parametrize(
-    ("optimizer", "policy", "warned"),
-    [("plain", "mixed_float16", True), ("ours", "mixed_float16", False),
-     ("stock", "mixed_float16", False), ("plain", "float32", False),
-     ("plain", "mixed_bfloat16", False)],
-)  # fmt: skip
-def test_float16_without_a_loss_scale_is_said_once(keras, tmp_path, optimizer, policy, warned):
-    x, y = data(2)
-    model, monitor = compiled(keras, optimizer, policy), monitor_of(tmp_path)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        fit(model, x, y, monitor)
-        fit(model, x, y, monitor)
-    said = [w for w in caught if "does not scale the loss" in str(w.message)]
-    assert len(said) == int(warned)
-
-
-def test_float16_in_one_nested_layer_is_found(keras, tmp_path):
-    inner = keras.Sequential([keras.Input((6,)), keras.layers.Dense(3, dtype="mixed_float16")])
-    model = keras.Sequential([keras.Input((6,)), inner, keras.layers.Dense(1)])
-    model.compile("sgd", loss="mse", auto_scale_loss=False)
-    x, y = data(2)
-    with pytest.warns(UserWarning, match="does not scale the loss"):
-        fit(model, x, y, monitor_of(tmp_path))
-
-
-def test_trouble_with_the_disk_does_not_touch_the_training(keras, tmp_path, caplog):
-    (tmp_path / "job").mkdir()
-    (tmp_path / "job/events-0.jsonl").symlink_to("/dev/full")
-    x, y = data(10)
-    with caplog.at_level(logging.WARNING, "keras_mp"):
-        history = fit(compiled(keras), x, y, monitor_of(tmp_path, every=1))
-    assert len(history.history["loss"]) == 1 and len(caplog.records) == 1
-
-
-def test_an_optimizer_that_cannot_be_read_does_not_touch_the_training(keras, tmp_path, caplog):
-    x, y = data(10)
-    model = compiled(keras)
-
-    def broken(since=0):
-        raise RuntimeError("device lost")
-
-    object.__setattr__(model.optimizer, "recent_steps", broken)
-    with caplog.at_level(logging.WARNING, "keras_mp"):
-        fit(model, x, y, monitor_of(tmp_path, every=2))
-    assert caplog.text.count("device lost") == 1
-    last = of_kind(journal(tmp_path), "step")[-1]
-    assert last.step == 10 and last.loss is not None and last.scale is None
-
-
-@pytest.mark.parametrize("every", [0, -1, 2.5, "often", True, None])
-def test_every_out_of_range(keras, every):
-    with pytest.raises(ValueError, match=r"`every` must be .* Received: every="):
-        monitor_of("runs", every=every)
-
-
-def test_no_name_makes_a_fresh_run_each_time(keras, tmp_path):
-    x, y = data(2)
-    for _ in range(2):
-        fit(compiled(keras), x, y, monitor_of(tmp_path, name=None))
-    names = sorted(p.name for p in tmp_path.iterdir())
-    assert len(names) == 2
-    assert {x.kind for x in journal(tmp_path, names[1])} >= {r.Start.kind, r.End.kind}

@@ -5,7 +5,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_mp.layers.normalizing import normalize
+from keras_mp.layers.normalizing import floating, normalize
 from keras_mp.layers.registering import registered
 
 
@@ -26,6 +26,7 @@ class BatchNormalization(keras.layers.BatchNormalization):
                 "The mask has another rank than the layer's. Expected one dimension less than the "
                 f"inputs. Received: mask.shape={mask.shape}, inputs.shape={inputs.shape}"
             )
+        inputs = floating(inputs)
         dtype = keras.backend.result_type(inputs.dtype, "float32")
         own = bool(training) and self.trainable
         moving = tuple(ops.cast(v, dtype) for v in (self.moving_mean, self.moving_variance))

@@ -8,7 +8,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_mp.layers.normalizing import normalize
+from keras_mp.layers.normalizing import floating, normalize
 from keras_mp.layers.registering import registered
 
 
@@ -22,6 +22,7 @@ class LayerNormalization(keras.layers.LayerNormalization):
     def call(self, inputs: Any) -> Any:
         if self.rms_scaling:
             return super().call(inputs)
+        inputs = floating(inputs)
         axes, shape = _axes(self.axis, inputs)
         dtype = keras.backend.result_type(inputs.dtype, "float32")
         gamma = ops.ones(shape, dtype) if self.gamma is None else ops.cast(self.gamma, dtype)
@@ -46,11 +47,13 @@ class RMSNormalization(keras.layers.RMSNormalization):
     """Keras' RMSNormalization, with half of its memory under a half-precision policy."""
 
     def call(self, x: Any) -> Any:
+        x = floating(x)
         axes, shape = _axes(self.axis, x)
         scale = ops.cast(self.scale, keras.backend.result_type(x.dtype, "float32"))
         scale = ops.reshape(scale, shape)
         zeros = ops.zeros_like(scale)
-        return normalize(x, scale, zeros, axes, self.epsilon, centered=False)[0]
+        outputs, _, _ = normalize(x, scale, zeros, axes, self.epsilon, centered=False)
+        return ops.cast(outputs, self.compute_dtype)
 
 
 @registered
@@ -58,6 +61,7 @@ class GroupNormalization(keras.layers.GroupNormalization):
     """Keras' GroupNormalization, with half of its memory under a half-precision policy."""
 
     def call(self, inputs: Any) -> Any:
+        inputs = floating(inputs)
         whole = list(ops.shape(inputs))
         axis = self.axis % len(whole)
         within = inputs.shape[axis] // self.groups

@@ -13,6 +13,12 @@ from keras import ops
 Result = tuple[Any, Any, Any]
 
 
+def floating(x: Any) -> Any:
+    """Values to normalize: whole numbers, which no policy casts, in float32."""
+    dtype = keras.backend.standardize_dtype(x.dtype)
+    return x if keras.backend.is_float_dtype(dtype) else ops.cast(x, "float32")
+
+
 def normalize(
     x: Any,
     gamma: Any,

@@ -74,6 +74,22 @@ def test_half_precision_is_as_near_to_float32_as_kerass(name, arguments, policy)
         assert np.linalg.norm(a - c) <= 1.1 * np.linalg.norm(b - c) + 1e-6 * np.linalg.norm(c)
 
 
+@pytest.mark.parametrize("name", ["Batch", "Layer", "Group", "RMS"])
+@pytest.mark.parametrize("dtype", ["int32", "uint8"])
+def test_whole_numbers_are_normalized_as_float32_has_them(name, dtype):
+    """Keras casts them to no policy's dtype, and rounds the layer's results to whole numbers."""
+    arguments = {"groups": 4} if name == "Group" else {}
+    layer = make(ours, name + "Normalization", arguments, "mixed_bfloat16")
+    call = {"training": True} if name == "Batch" else {}
+    numbers = RNG.integers(0, 200, SHAPE)
+    given = layer(keras.ops.convert_to_tensor(numbers, dtype), **call)
+    full = make(keras.layers, name + "Normalization", arguments, "float32")
+    wanted = keras.ops.convert_to_numpy(full(numbers.astype("float32"), **call))
+    assert keras.backend.standardize_dtype(given.dtype) == "bfloat16"
+    found = keras.ops.convert_to_numpy(keras.ops.cast(given, "float32"))
+    np.testing.assert_allclose(found, wanted, rtol=2**-8, atol=2**-8)
+
+
 def test_a_middle_axis():
     layer = make(ours, "LayerNormalization", {"axis": 2}, "mixed_bfloat16")
     x = RNG.normal(2.0, 3.0, SHAPE)

@@ -5,7 +5,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tui.filter import parse
-from tui.job_columns import BY_KEY, COLUMNS, ENDED, trouble_first
+from tui.job_cells import ENDED
+from tui.job_columns import BY_KEY, COLUMNS, trouble_first
 from tui.snapshot import JobView
 
 

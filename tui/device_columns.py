@@ -7,7 +7,7 @@ from keras_mp.telemetry.format import UNKNOWN, size
 from keras_mp.telemetry.records import Memory
 from tui.devices import Devices
 from tui.drawing.roles import Piece
-from tui.job_columns import ENDED, room_cell
+from tui.job_cells import ENDED, room_cell
 from tui.room import gpu_of, peak
 from tui.snapshot import JobView
 from tui.widgets.columns import Column

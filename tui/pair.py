@@ -11,7 +11,7 @@ import numpy as np
 
 from keras_mp.telemetry.format import duration, number, share, whole
 from tui.drawing.downsample import Floats
-from tui.job_columns import INPUT_BOUND
+from tui.job_cells import INPUT_BOUND
 from tui.snapshot import JobView, Table
 
 # A chart has as many line colours.

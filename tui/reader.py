@@ -89,7 +89,10 @@ class Reader:
         seen = self._only_seen(seconds)
         self._now = replace(self._devices.read(self._clock.now()), elsewhere=self._elsewhere())
         for path, folder in self._folders.items():
-            folder.poll(seconds, True, seen.get(path, ()) if seen is not None else None)
+            try:
+                folder.poll(seconds, True, seen.get(path, ()) if seen is not None else None)
+            except Exception as error:
+                errors.append(_fault(path, error))
             # Not who used up the time: on a busy machine every look would.
             behind |= folder.catching_up
             if folder.error:
@@ -100,7 +103,12 @@ class Reader:
                 heard = folder.last_heard
             for job in folder.jobs:
                 key = f"{path}\0{job.run_id}"
-                jobs[key] = self._view(key, path, job, heard)
+                try:
+                    jobs[key] = self._view(key, path, job, heard)
+                except Exception as error:
+                    errors.append(_fault(job.name, error))
+                    if key in self._known:
+                        jobs[key] = self._known[key].shown
         self._known = {key: known for key, known in self._known.items() if key in jobs}
         self.behind = behind
         now = self._clock.now()
@@ -188,6 +196,12 @@ class Reader:
         shown = view(job, key, path, judged, skips, away, self._now, before)
         self._known[key] = _Known(job, job.version, _happened(job), when, now, shown, skips)
         return shown
+
+
+def _fault(name: str, error: Exception) -> str:
+    """A journal that nobody foresaw must not end the watch over the others, nor do so unseen."""
+    said = f"{type(error).__name__}: {error}"
+    return f"{name} cannot be shown, which is a fault of keras-mp's ({said})"
 
 
 def place_name(path: str) -> str:

@@ -5,7 +5,7 @@ import signal
 
 from keras_mp.telemetry.health import Alive
 from keras_mp.telemetry.process import HOST
-from tui.job_columns import ENDED
+from tui.job_cells import ENDED
 from tui.snapshot import JobView
 
 # Key -> what is sent, and what that means.

@@ -106,7 +106,7 @@ class Row:
             histogram,
             record.variable,
             record.norm,
-            record.scale if record.scale else 1.0,
+            record.scale if record.scale and 0 < record.scale < math.inf else 1.0,
             record.underflow,
             record.dtype,
         )

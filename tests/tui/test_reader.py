@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from helpers.dashboard import RECORDED
 
+import tui.reader
 from tui.clock import SetClock
 from tui.reader import Reader, place_name
 
@@ -37,6 +38,38 @@ def test_a_job_that_did_not_change_is_the_same_object(runs):
     reader, _ = reader_on(runs.add("float32", "sawtooth"))
     first, second = reader.look(None), reader.look(None)
     assert [a is b for a, b in zip(first.jobs, second.jobs, strict=True)] == [True, True]
+
+
+@pytest.mark.parametrize("scale", ['"inf"', '"nan"', "0.0", "-2.0"])
+def test_numerics_at_a_scale_that_is_none_are_judged_as_unscaled(runs, scale):
+    journal = runs.add("healthy").path / "healthy" / "events-0.jsonl"
+    lines = [json.loads(line) for line in journal.read_text().splitlines()]
+    for line in lines:
+        if line["kind"] == "numerics" and "scale" in line:
+            line["scale"] = json.loads(scale)
+    journal.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    snapshot = reader_on(runs)[0].look(None)
+    (job,) = snapshot.jobs
+    assert job.numerics and not snapshot.errors
+
+
+def test_a_journal_that_nobody_foresaw_does_not_end_the_watch(runs, monkeypatch):
+    reader, _ = reader_on(runs.add("float32", "killed"))
+
+    def judge(job, *args, **kwargs):
+        if job.name == "killed":
+            raise ZeroDivisionError("a fault")
+        return judged(job, *args, **kwargs)
+
+    judged = tui.reader.verdict
+    monkeypatch.setattr(tui.reader, "verdict", judge)
+    snapshot = reader.look(None)
+    assert [job.name for job in snapshot.jobs] == ["float32"]
+    assert snapshot.errors == [
+        "killed cannot be shown, which is a fault of keras-mp's (ZeroDivisionError: a fault)"
+    ]
+    monkeypatch.undo()
+    assert len(reader.look(None).jobs) == 2 and not reader.look(None).errors
 
 
 def test_silence_alone_changes_the_verdict(runs):

@@ -42,6 +42,15 @@ def fit(text: str, width: int, right: bool = False, ellipsis: str = "…") -> st
     return pad + text if right else text + pad
 
 
+def fit_end(text: str, width: int) -> str:
+    """At most ``width`` cells: of a longer text, such as a path, the end."""
+    if cell_len(text) <= width:
+        return text
+    while text and cell_len(text) >= width:
+        text = text[1:]
+    return f"…{text}" if width > 0 else ""
+
+
 # What an encoding without Unicode shows instead. One character each, so that widths stay; the
 # superscripts of a power of two are written out by the formatter ("2^15").
 _PLAIN = str.maketrans(

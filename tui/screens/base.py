@@ -6,6 +6,7 @@ from textual.screen import Screen
 
 from tui.keys import Key
 from tui.widgets.lines import ROLE_CLASSES
+from tui.widgets.status_line import StatusLine
 
 if TYPE_CHECKING:
     from tui.app import MonitorApp
@@ -15,12 +16,19 @@ if TYPE_CHECKING:
 class ShownScreen(Screen[None]):
     """A screen that draws the app's snapshot whenever it is told to.
 
+    Args:
+        place: What is watched, for the status line of a screen that yields ``_status``.
+
     Attributes:
         KEYS: Its keys, for the bindings, the footer and the help.
     """
 
     KEYS: ClassVar[tuple[Key, ...]] = ()
     COMPONENT_CLASSES: ClassVar[set[str]] = ROLE_CLASSES
+
+    def __init__(self, place: str = ""):
+        super().__init__()
+        self._status = StatusLine(place, id="status")
 
     @property
     def monitor(self) -> "MonitorApp":
@@ -45,4 +53,5 @@ class ShownScreen(Screen[None]):
         raise NotImplementedError
 
     def tick(self) -> None:
-        """A second has passed."""
+        """A second has passed: the status line tells the time."""
+        self._status.show(self.monitor.snapshot, self.monitor.clock.now(), self.monitor.look)

@@ -25,7 +25,6 @@ from tui.snapshot import JobView
 from tui.widgets.chart_view import ChartView
 from tui.widgets.key_bar import KeyBar
 from tui.widgets.lines import Lines
-from tui.widgets.status_line import StatusLine
 from tui.window import Span, Window
 
 # (column, cells, cells in its short form)
@@ -80,10 +79,9 @@ class CompareScreen(ShownScreen):
     BINDINGS: ClassVar[list[BindingType]] = [*bindings(COMPARE)]
 
     def __init__(self, place: str, keys: Sequence[str]):
-        super().__init__()
+        super().__init__(place)
         self.keys = tuple(keys)[:MAX_COMPARED]
         self.windows = {"step": Window(by="step"), "time": Window(by="time")}
-        self._status = StatusLine(place, id="status")
         self._legend = Legend()
         self._views = [ChartView(id=f"chart{n}", classes="chart") for n in range(4)]
         self._footer = KeyBar(hints((*COMPARE, *EVERYWHERE)), id="keys")
@@ -109,9 +107,6 @@ class CompareScreen(ShownScreen):
 
     def on_resize(self) -> None:
         self.show()
-
-    def tick(self) -> None:
-        self._status.show(self.monitor.snapshot, self.monitor.clock.now(), self.monitor.look)
 
     def show(self) -> None:
         self.tick()

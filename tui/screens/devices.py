@@ -25,7 +25,6 @@ from tui.widgets.device_cards import DeviceCards
 from tui.widgets.key_bar import KeyBar
 from tui.widgets.line_table import LineTable, TableHeader
 from tui.widgets.notice import Notice
-from tui.widgets.status_line import StatusLine
 
 MIN_CHART_HEIGHT, NOTICE_HEIGHT = 7, 3
 
@@ -35,9 +34,8 @@ class DevicesScreen(ShownScreen):
     BINDINGS: ClassVar[list[BindingType]] = [*bindings(DEVICES)]
 
     def __init__(self, place: str):
-        super().__init__()
+        super().__init__(place)
         self._jobs: list[JobView] = []
-        self._status = StatusLine(place, id="status")
         self._cards = DeviceCards(id="cards")
         self._table = LineTable([c.column for c in device_columns.COLUMNS], id="held")
         self._header = TableHeader(self._table, id="titles")
@@ -69,9 +67,6 @@ class DevicesScreen(ShownScreen):
 
     def on_resize(self) -> None:
         self.show()
-
-    def tick(self) -> None:
-        self._status.show(self.monitor.snapshot, self.monitor.clock.now(), self.monitor.look)
 
     def show(self) -> None:
         self.tick()

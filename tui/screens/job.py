@@ -16,7 +16,6 @@ from tui.widgets.chart_view import ChartView
 from tui.widgets.event_list import EventList
 from tui.widgets.facts import Facts
 from tui.widgets.key_bar import KeyBar
-from tui.widgets.status_line import StatusLine
 from tui.widgets.verdict_line import VerdictLine
 from tui.window import Span, Window
 
@@ -33,11 +32,10 @@ class JobScreen(ShownScreen):
     BINDINGS: ClassVar[list[BindingType]] = [*bindings(JOB)]
 
     def __init__(self, place: str, key: str, keys: list[str]):
-        super().__init__()
+        super().__init__(place)
         self.key, self._keys = key, keys
         self.window = Window()
         self.alone: int | None = None
-        self._status = StatusLine(place, id="status")
         self._verdict = VerdictLine(id="verdict")
         self._views = [ChartView(id=f"chart{n}", classes="chart") for n in range(MAX_CHARTS)]
         self._grid = Grid(*self._views, id="grid")
@@ -71,9 +69,6 @@ class JobScreen(ShownScreen):
     def on_resize(self) -> None:
         self._lay_out()
         self.show()
-
-    def tick(self) -> None:
-        self._status.show(self.monitor.snapshot, self.monitor.clock.now(), self.monitor.look)
 
     def show(self) -> None:
         self.tick()

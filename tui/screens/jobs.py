@@ -1,38 +1,30 @@
 """All jobs in a table, and the selected one in charts, events and words."""
 
-import time
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from textual import on
 from textual.app import ComposeResult
 from textual.binding import BindingType
-from textual.containers import Horizontal
 from textual.widgets import Input
 
-from tui import charts, export, missing
+from tui import export, missing
 from tui.arrangement import Arrangement
-from tui.division import AIRY, TWO_ROWS, divide, verdict_rows
+from tui.division import divide
 from tui.drawing.roles import Piece
 from tui.job_columns import BY_KEY, COLUMNS
 from tui.keys import EVERYWHERE, JOBS, bindings, hints
 from tui.screens.base import ShownScreen
 from tui.snapshot import JobView
-from tui.widgets.chart_view import ChartView
 from tui.widgets.columns import Layout
-from tui.widgets.event_list import EventList
+from tui.widgets.job_details import JobDetails
 from tui.widgets.key_bar import KeyBar
 from tui.widgets.line_table import LineTable, TableHeader
 from tui.widgets.notice import Notice
-from tui.widgets.status_line import StatusLine
-from tui.widgets.verdict_line import VerdictLine
-from tui.window import Window
 
 # Rows are put in order at most this often: a table that jumps cannot be read.
 ORDER_SECONDS = 1.0
-# Charts follow their job this often: in a quarter of a second a line moves by less than a dot.
-CHART_SECONDS = 0.45
 
 
 class JobsScreen(ShownScreen):
@@ -40,7 +32,7 @@ class JobsScreen(ShownScreen):
     KEYS = JOBS
 
     def __init__(self, places: Sequence[str], place: str):
-        super().__init__()
+        super().__init__(place)
         self.arrangement = Arrangement()
         self.details = True
         self._filter = Input(
@@ -49,19 +41,12 @@ class JobsScreen(ShownScreen):
         self._places = places
         self._jobs: dict[str, JobView] = {}
         self._marked: set[str] = set()
-        self._drawn: tuple[Any, ...] = (None,)
-        self._charted = 0.0
         self._order: list[str] = []
         self._ordered_at = float("-inf")
         self._table = LineTable([c.column for c in COLUMNS], id="jobs")
         self._header = TableHeader(self._table, id="titles")
-        self._status = StatusLine(place, id="status")
         self._notice = Notice()
-        self._verdict = VerdictLine(id="verdict")
-        self._charts = [
-            ChartView(id=f"chart{n}", classes="chart") for n in range(len(charts.BASIC))
-        ]
-        self._events = EventList(id="events")
+        self._details = JobDetails(id="details")
         self._keys = KeyBar(hints((*JOBS, *EVERYWHERE)), id="keys")
 
     def compose(self) -> ComposeResult:
@@ -69,10 +54,7 @@ class JobsScreen(ShownScreen):
         yield self._header
         yield self._notice
         yield self._table
-        yield self._verdict
-        yield Horizontal(*self._charts[:3], id="charts")
-        yield Horizontal(*self._charts[3:], id="more-charts")
-        yield self._events
+        yield self._details
         yield self._filter
         yield self._keys
 
@@ -112,7 +94,7 @@ class JobsScreen(ShownScreen):
     def tick(self) -> None:
         hidden = len(self._jobs) - len(self._order)
         self._status.extra = f"{hidden} hidden" if hidden else ""
-        self._status.show(self.monitor.snapshot, self.monitor.clock.now(), self.monitor.look)
+        super().tick()
 
     def show(self) -> None:
         snapshot = self.monitor.snapshot
@@ -159,24 +141,8 @@ class JobsScreen(ShownScreen):
         return ("▸" if job.key == self._table.selected else " ") + sign
 
     def _show_selected(self) -> None:
-        if not self.details:
-            return
-        job, look = self.selected, self.monitor.look
-        shown = [w for w in self._charts if w.display and w.parent and w.parent.display]
-        drawn = (job, look, self.size, self.monitor.theme, len(shown))
-        if job is not None and job is self._drawn[0] and drawn[1:] == self._drawn[1:]:
-            return  # nothing that is said of it has changed
-        self._verdict.show(job, look)
-        self._events.show(job, look)
-        last, now = self._drawn[0], time.monotonic()
-        same = job is not None and last is not None and job.key == last.key
-        same = same and drawn[1:] == self._drawn[1:]
-        if same and self.monitor.live and now - self._charted < CHART_SECONDS:
-            return  # the next frame draws them
-        self._drawn, self._charted = drawn, now
-        for widget, chart in zip(self._charts, charts.BASIC, strict=True):
-            if widget in shown:
-                widget.show(chart(job, look, Window()) if job else None, look.charset)
+        monitor = self.monitor
+        self._details.show(self.selected, monitor.look, monitor.theme, monitor.live)
 
     def _divide(self) -> None:
         said = len(self._notice.sentences)
@@ -186,18 +152,8 @@ class JobsScreen(ShownScreen):
         self._notice.styles.height = lines
         self._notice.display = lines > 0
         self._table.styles.height = max(1, parts.table - lines)
-        space = 1 if height >= AIRY else 0
-        # Not by a class: that would match the style sheet against the whole screen anew.
-        for selector in ("#charts", "#more-charts", "#events"):
-            self.query_one(selector).styles.margin = (space, 0, 0, 0)
-        self._verdict.styles.height = verdict_rows(height)
-        two = parts.charts >= TWO_ROWS
-        for selector in ("#verdict", "#charts", "#events"):
-            self.query_one(selector).display = self.details
-        self.query_one("#more-charts").display = self.details and two
-        self.query_one("#charts").styles.height = parts.charts // 2 if two else parts.charts
-        self.query_one("#more-charts").styles.height = parts.charts - parts.charts // 2 - space
-        self._events.styles.height = parts.events
+        self._details.display = self.details
+        self._details.divide(height, parts)
 
     @on(LineTable.Selected)
     def _selected(self) -> None:

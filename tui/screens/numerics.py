@@ -22,7 +22,6 @@ from tui.widgets.key_bar import KeyBar
 from tui.widgets.line_table import LineTable, TableHeader
 from tui.widgets.notice import Notice
 from tui.widgets.said import Said
-from tui.widgets.status_line import StatusLine
 
 # Powers of two that a scale can be moved to.
 LOWEST, HIGHEST = -40, 40
@@ -41,7 +40,7 @@ class NumericsScreen(ShownScreen):
     BINDINGS: ClassVar[list[BindingType]] = [*bindings(NUMERICS)]
 
     def __init__(self, place: str, key: str, of: Callable[[], JobView | None] | None = None):
-        super().__init__()
+        super().__init__(place)
         self.key, self._of = key, of
         self.kind: Kind | None = None
         self.format = FORMATS[0]
@@ -49,7 +48,6 @@ class NumericsScreen(ShownScreen):
         self.shown: Shown = "lost"
         self.worst = False
         self._tensors: list[Tensor] = []
-        self._status = StatusLine(place, id="status")
         self._title = Said(id="title")
         self._table = HeatTable(id="heat")
         self._header = TableHeader(self._table, id="titles")
@@ -88,9 +86,6 @@ class NumericsScreen(ShownScreen):
 
     def on_resize(self) -> None:
         self.show()
-
-    def tick(self) -> None:
-        self._status.show(self.monitor.snapshot, self.monitor.clock.now(), self.monitor.look)
 
     def show(self) -> None:
         self.tick()

@@ -29,7 +29,6 @@ from tui.what_if import FIELDS, OWN, moved, rows, settings
 from tui.widgets.chart_view import ChartView
 from tui.widgets.key_bar import KeyBar
 from tui.widgets.said import Said
-from tui.widgets.status_line import StatusLine
 
 
 class WhatIfScreen(ShownScreen):
@@ -50,7 +49,7 @@ class WhatIfScreen(ShownScreen):
             return isinstance(message, WhatIfScreen.Tried)
 
     def __init__(self, place: str, job: JobView):
-        super().__init__()
+        super().__init__(place)
         self.run = job
         self.history: History | None = None
         self.outcome: Outcome | None = None
@@ -58,7 +57,6 @@ class WhatIfScreen(ShownScreen):
         self.config: ScaleConfig | None = None
         self.field = 0
         self._problem = ""
-        self._status = StatusLine(place, id="status")
         self._words = Said(id="verdict")
         self._settings = Said(id="settings")
         self._chart = ChartView(id="chart0", classes="chart")
@@ -122,9 +120,6 @@ class WhatIfScreen(ShownScreen):
             self.show()
 
     # What is shown.
-
-    def tick(self) -> None:
-        self._status.show(self.monitor.snapshot, self.monitor.clock.now(), self.monitor.look)
 
     def show(self) -> None:
         self.tick()

@@ -8,8 +8,8 @@ from rich.cells import cell_len
 from keras_mp.telemetry.format import share
 from tui.devices import Devices
 from tui.drawing.roles import Row
-from tui.drawing.text import fit
-from tui.job_columns import ENDED
+from tui.drawing.text import fit_end
+from tui.job_cells import ENDED
 from tui.look import Look
 from tui.snapshot import Snapshot
 from tui.widgets.device_cards import of
@@ -33,8 +33,8 @@ class StatusLine(Lines):
         self.redraw()
 
     def rows(self, width: int, height: int) -> Sequence[Row]:
-        row: Row = [("keras-mp", "strong"), (f"   {self._look.say(self._place)}   ", "muted")]
-        row += self._counts()
+        place = self._look.say(self._place)
+        row: Row = [("keras-mp   ", "strong"), (place, "muted"), ("   ", "muted"), *self._counts()]
         clock = time.strftime("%H:%M:%S", time.localtime(self._now)) if self._now else ""
         devices = self._look.say(gpus(self._snapshot.devices)) if self._snapshot else ""
         used = sum(cell_len(text) for text, _ in row)
@@ -42,7 +42,7 @@ class StatusLine(Lines):
             clock = f"{devices}      {clock}"
         room = width - sum(cell_len(text) for text, _ in row) - cell_len(clock)
         if room < 1:
-            row[1] = (fit(row[1][0], max(0, cell_len(row[1][0]) + room - 1)), "muted")
+            row[1] = (self._look.say(fit_end(place, cell_len(place) + room - 1)), "muted")
             room = width - sum(cell_len(text) for text, _ in row) - cell_len(clock)
         return [[*row, (" " * max(1, room) + clock, "muted")]]
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from keras_mp.telemetry.format import duration, number, share, whole
 from tui.drawing.roles import Role, Row
 from tui.drawing.text import fit
-from tui.job_columns import elapsed, epoch_text
+from tui.job_cells import elapsed, epoch_text
 from tui.snapshot import JobView
 from tui.widgets.job_lines import JobLines
 

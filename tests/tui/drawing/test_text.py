@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from tui.drawing.text import clean, fit, plain
+from tui.drawing.text import clean, fit, fit_end, plain
 
 
 def test_text_is_padded_or_cut_to_the_width():
@@ -16,6 +16,13 @@ def test_text_is_padded_or_cut_to_the_width():
 def test_wide_characters_are_counted_as_two_cells():
     assert fit("数字識別", 6) == "数字… "
     assert cell_len(fit("数字識別", 6)) == 6
+
+
+def test_of_a_path_the_end_is_kept():
+    assert fit_end("/data/runs", 10) == "/data/runs"
+    assert fit_end("/data/runs", 6) == "…/runs"
+    assert fit_end("/data/数字", 5) == "…数字"
+    assert fit_end("/data/runs", 1) == "…" and fit_end("/data/runs", 0) == ""
 
 
 @given(st.text(max_size=30), st.integers(0, 40), st.booleans())

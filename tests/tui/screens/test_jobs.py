@@ -1,13 +1,16 @@
 """The jobs screen on journals of real runs."""
 
 import os
+import re
 import shutil
+from dataclasses import replace
 
 import pytest
 from helpers.dashboard import RECORDED, last_time, row_of, screen_text, settle
 from rich.cells import cell_len
 from textual import events
 
+from tui import job_cells
 from tui.app import MonitorApp
 from tui.clock import SetClock
 from tui.drawing.raster import ASCII, CHARSETS
@@ -280,6 +283,24 @@ async def test_sorting_by_column_and_back(runs):
         assert column("name")[0] == "exhausted"
 
 
+@pytest.mark.parametrize("loss", [1.2e308, -1.2e294, 123456789.0, -5e-324, 1.5])
+@pytest.mark.parametrize("short, width", [(False, 8), (True, 7)])
+def test_no_loss_is_so_large_that_its_exponent_is_cut(runs, loss, short, width):
+    (job,) = runs.add("float32").app().reader.look(None).jobs
+    text, _ = job_cells.loss(replace(job, loss=loss), short)
+    assert len(text) <= width and float(text) == pytest.approx(loss, rel=0.2)
+
+
+async def test_a_long_place_keeps_its_end_and_its_space(runs, tmp_path):
+    place = tmp_path / ("x" * 90) / "these-runs"
+    place.parent.mkdir()
+    runs.add("float32", "exhausted").path.rename(place)
+    app = runs.app(paths=[str(place)])
+    async with app.run_test(size=(80, 24)) as pilot:
+        await open_on(app, pilot)
+        assert re.search(r"keras-mp   ….*these-runs   2 jobs", screen_text(app)[0])
+
+
 async def test_details_can_be_hidden_to_see_more_jobs(runs):
     app = runs.add("float32", "exhausted").app()
     async with app.run_test(size=SIZE) as pilot:
@@ -287,7 +308,7 @@ async def test_details_can_be_hidden_to_see_more_jobs(runs):
         before = app.screen.query_one("#jobs").size.height
         await pilot.press("d")
         assert app.screen.query_one("#jobs").size.height > before
-        assert not app.screen.query_one("#charts").display
+        assert not app.screen.query_one("#details").display
         await pilot.press("d")
         await pilot.pause()
         assert app.screen.query_one("#jobs").size.height == before

@@ -5,6 +5,7 @@ Runs in the trial's child processes; the backend is loaded there.
 
 import inspect
 import os
+import zipfile
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -12,7 +13,7 @@ import keras
 import numpy as np
 
 from keras_mp import _keras_internals
-from keras_mp.bench.handover import named
+from keras_mp.bench.handover import made_by
 from keras_mp.policies.categories import is_a
 
 # Made-up data: so many different batches, within so many bytes.
@@ -31,16 +32,9 @@ class Batches:
         """``again`` makes the source anew: a generator can be gone through but once."""
         self.what, self._source, self._arrays = what, source, None
         self._again = again if inspect.isgenerator(source) else None
-        if isinstance(source, tuple | list):
-            if len(source) != 2:
-                raise ValueError(
-                    "Expected data as (x, y), or an object that `fit` takes. "
-                    f"Received: {type(source).__name__} of {len(source)}"
-                )
-            self._arrays = keras.tree.map_structure(np.asarray, tuple(source))
+        if isinstance(source, tuple | list | dict | np.ndarray):
+            self._arrays = _checked(source)
             self._count = len(keras.tree.flatten(self._arrays)[0])
-            if self._count == 0:
-                raise ValueError("The data is empty. Expected at least one sample")
             self.batch = batch
             return
         first = next(self.iterate(), None)
@@ -57,10 +51,10 @@ class Batches:
                 start = (start + self.batch) % self._count
         elif hasattr(self._source, "__getitem__") and hasattr(self._source, "__len__"):
             for index in range(len(self._source)):
-                yield tuple(self._source[index])[:2]
+                yield _pair(self._source[index])
         else:
             for item in self._fresh():
-                yield tuple(item)[:2]
+                yield _pair(item)
 
     def _fresh(self) -> Any:
         return self._source if self._again is None else self._again()
@@ -107,13 +101,47 @@ class Batches:
         )
 
 
+def _checked(source: Any) -> tuple[Any, Any]:
+    """(x, y) as arrays of as many samples. Raises ValueError for anything else."""
+    if not isinstance(source, tuple | list) or len(source) != 2:
+        many = f" of {len(source)}" if isinstance(source, tuple | list) else ""
+        raise ValueError(
+            "Expected data as (x, y), or an object that `fit` takes. "
+            f"Received: {type(source).__name__}{many}"
+        )
+    x, y = arrays = keras.tree.map_structure(np.asarray, tuple(source))
+    flat = keras.tree.flatten(arrays)
+    if not flat or any(array.ndim == 0 or array.dtype == object for array in flat):
+        raise ValueError(
+            "Expected x and y as arrays, or lists or dicts of arrays, of numbers. Received: "
+            f"x={type(source[0]).__name__}, y={type(source[1]).__name__} of something else"
+        )
+    counts = [[len(array) for array in keras.tree.flatten(side)] for side in (x, y)]
+    if len({*counts[0], *counts[1]}) != 1:
+        raise ValueError(
+            "Expected as many samples in each array of x and y. "
+            f"Received: x of {counts[0]}, y of {counts[1]}"
+        )
+    if counts[0][0] == 0:
+        raise ValueError("The data is empty. Expected at least one sample")
+    return arrays
+
+
+def _pair(item: Any) -> tuple[Any, Any]:
+    """x and y of a batch; sample weights are left to ``fit``."""
+    if not isinstance(item, tuple | list) or len(item) < 2:
+        raise ValueError(f"Expected batches (x, y). Received: a batch of {type(item).__name__}")
+    return item[0], item[1]
+
+
 def load_batches(data: str | None, model: Any, batch: int) -> Batches:
     """Batches for a model.
 
     Args:
-        data: A ``.npz`` file with x and y (or x0, x1, ... and y0, ...); ``package.module:function``
-            that returns (x, y) or what ``fit`` takes; None for made-up numbers of the model's
-            shapes, by which time and memory can be judged and losses only compared.
+        data: A ``.npz`` file with x and y (or x0, x1, ... and y0, ...; or the names of the model's
+            inputs and outputs); ``package.module:function`` that returns (x, y) or what ``fit``
+            takes; None for made-up numbers of the model's shapes, by which time and memory can be
+            judged and losses only compared.
         batch: Samples a batch, where the data does not decide it.
 
     Raises:
@@ -125,22 +153,39 @@ def load_batches(data: str | None, model: Any, batch: int) -> Batches:
         count = max(batch, min(SYNTHETIC_BATCHES * batch, SYNTHETIC_BYTES // sample))
         return Batches(synthetic(model, count), batch, "synthetic")
     if data.endswith(".npz"):
-        if not os.path.isfile(data):
-            raise ValueError(f"Expected a .npz file. Received: {data!r}, which is no file")
-        with np.load(data) as archive:
-            found = {name: archive[name] for name in archive.files}
-        sides = []
-        for side in ("x", "y"):
-            parts = [found[n] for n in sorted(found, key=_natural) if n.startswith(side)]
-            if not parts:
-                raise ValueError(
-                    "Expected arrays x and y in the .npz file (or x0, x1, ... and y0, ...). "
-                    f"Received: {sorted(found)}"
-                )
-            sides.append(parts[0] if len(parts) == 1 else parts)
-        return Batches((sides[0], sides[1]), batch, os.path.basename(data))
-    make = named(data)
-    return Batches(make(), batch, data, make)
+        return Batches(_from_file(data, model), batch, os.path.basename(data))
+    return Batches(made_by(data), batch, data, lambda: made_by(data))
+
+
+def _from_file(path: str, model: Any) -> tuple[Any, Any]:
+    if not os.path.isfile(path):
+        raise ValueError(f"Expected a .npz file. Received: {path!r}, which is no file")
+    if not zipfile.is_zipfile(path):
+        raise ValueError(f"Expected a .npz file. Received: {path!r}, which is none inside")
+    with np.load(path) as archive:
+        found = {name: archive[name] for name in archive.files}
+    inputs = [tensor.name for tensor in getattr(model, "inputs", None) or ()]
+    outputs = getattr(model, "output_names", None) or []
+    if inputs and outputs and set(found) >= {*inputs, *outputs}:
+        x, y = ({name: found[name] for name in side} for side in (inputs, outputs))
+        return _as_in(model.input, x), _as_in(model.output, y)
+    sides: list[Any] = []
+    for side in ("x", "y"):
+        parts = [found[n] for n in sorted(found, key=_natural) if n.startswith(side)]
+        if not parts:
+            raise ValueError(
+                "Expected arrays x and y in the .npz file (or x0, x1, ... and y0, ...; or names of "
+                f"the model's inputs and outputs). Received: {sorted(found)}"
+            )
+        sides.append(parts[0] if len(parts) == 1 else parts)
+    return sides[0], sides[1]
+
+
+def _as_in(structure: Any, arrays: dict[str, np.ndarray]) -> Any:
+    """A dict where the model has one, else a list, else the only one."""
+    if isinstance(structure, dict):
+        return arrays
+    return next(iter(arrays.values())) if len(arrays) == 1 else list(arrays.values())
 
 
 def _natural(name: str) -> tuple[int, str]:
@@ -161,11 +206,10 @@ def synthetic(model: Any, count: int) -> tuple[Any, Any]:
         )
     rng = np.random.default_rng(0)
     x = [_numbers(tensor, count, rng, _vocabulary(model, tensor)) for tensor in inputs]
-    sparse = "sparse" in f"{type(model.loss).__name__} {model.loss}".lower()
     y = []
-    for tensor in model.outputs:
+    for number, tensor in enumerate(model.outputs):
         shape = _shape(tensor, count)
-        if sparse:
+        if "sparse" in _loss_name(model, number):
             y.append(rng.integers(shape[-1], size=shape[:-1]).astype("int32"))
         else:
             chances = rng.random(shape)
@@ -175,6 +219,16 @@ def synthetic(model: Any, count: int) -> tuple[Any, Any]:
     if isinstance(named_inputs, dict):
         made = dict(zip(named_inputs, x, strict=True))
     return made, y[0] if len(y) == 1 else y
+
+
+def _loss_name(model: Any, output: int) -> str:
+    """Of the loss of one output, in lower case; "" where nothing says it."""
+    loss = getattr(model, "loss", None)
+    if isinstance(loss, dict):
+        loss = loss.get(model.output_names[output])
+    elif isinstance(loss, list | tuple):
+        loss = loss[output]
+    return f"{type(loss).__name__} {loss}".lower()
 
 
 def _shape(tensor: Any, count: int) -> tuple[int, ...]:

@@ -89,11 +89,30 @@ def named(spec: str) -> Any:
         from_file = where.endswith(".py")
         module = _module_of_file(where) if from_file else importlib.import_module(where)
         return getattr(module, name)
-    except (ImportError, AttributeError, OSError) as error:
+    except Exception as error:  # whatever a user's module raises while it is imported
         raise ValueError(
             "Expected package.module:function that can be imported from here. "
             f"Received: {spec!r} ({type(error).__name__}: {error})"
         ) from error
+
+
+def made_by(spec: str) -> Any:
+    """What the function returns that ``spec`` names.
+
+    Raises:
+        ValueError: It is no function, needs arguments, or raises.
+    """
+    function = named(spec)
+    a_model = hasattr(function, "make_train_function") and not isinstance(function, type)
+    if a_model or not callable(function):
+        raise ValueError(
+            "Expected a function without arguments, which is called in each process. "
+            f"Received: {spec}, of type {type(function).__name__}"
+        )
+    try:
+        return function()
+    except Exception as error:
+        raise ValueError(f"{spec} failed: {type(error).__name__}: {error}") from error
 
 
 def _module_of_file(path: str) -> Any:

@@ -99,6 +99,7 @@ class WorkerProcess:
 
 def _in_words(message: str, kind: str) -> str:
     text = message.lower()
-    if "out of memory" in text or "resource_exhausted" in text or "oom" in kind.lower():
+    signs = ("out of memory", "resource_exhausted", "resourceexhausted")
+    if any(sign in text for sign in signs) or kind in ("MemoryError", "ResourceExhaustedError"):
         return f"out of memory; try a smaller batch size ({message[:120]})"
     return message

@@ -19,8 +19,8 @@ def as_text(trial: Trial, width: int | None = None) -> str:
     lines = [
         f"{trial.model}: {trial.parameters:,} parameters, batch {trial.batch_size}, "
         f"data {trial.data}",
-        f"{trial.backend} on {trial.device}{threads}; {trial.rounds} interleaved rounds of "
-        f"{trial.steps} steps, median and quartiles",
+        f"{trial.backend} on {trial.device}{threads}; {trial.rounds} interleaved "
+        f"round{'s' * (trial.rounds != 1)} of {trial.steps} steps, median and quartiles",
         "",
         *_table([_HEAD, *(_row(variant, trial) for variant in trial.variants)]),
         "",

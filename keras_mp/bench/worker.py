@@ -8,6 +8,7 @@ libraries print goes to standard error.
 
 import json
 import os
+import re
 import sys
 import traceback
 import warnings
@@ -39,16 +40,19 @@ class Worker:
         import keras_mp
         from keras_mp.bench import workload
         from keras_mp.bench.batches import load_batches
+        from keras_mp.bench.handover import named
         from keras_mp.bench.peaks import budget
 
         warnings.simplefilter("ignore", keras_mp.EmulatedPrecisionWarning)
         asked = variant if variant != "planned" else policy or workload.half_policy()
+        if data is not None and not data.endswith(".npz"):
+            named(data)  # its module may import, and so register, classes that a file names
         self.model = workload.build(spec, variant, seed, classes)
-        notes = workload.compile_for(self.model)
         self.batches = load_batches(data, self.model, batch)
         if not self.model.built:
             x, _ = self.batches.sized(2)
             self.model(keras.tree.map_structure(keras.ops.convert_to_tensor, x))
+        notes = workload.compile_for(self.model, self.batches)
         kept: list[str] = []
         if variant == "planned":
             calibrate = None if data is None else self.batches.sized(min(self.batches.batch, 64))[0]
@@ -137,6 +141,16 @@ def about(model: Any, policy: str) -> dict[str, Any]:
     }
 
 
+def in_words(error: Exception) -> str:
+    """The first line of an error; with the second where Keras says in the first only where."""
+    text = re.sub(r"\x1b\[[\d;]*m", "", str(error))  # Keras prints parts in bold
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    if not lines:
+        return type(error).__name__
+    only_where = lines[0].endswith(".call().") and len(lines) > 1
+    return " ".join(lines[: 1 + only_where])
+
+
 def main() -> None:
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # whatever is printed from here on is no answer
@@ -148,8 +162,7 @@ def main() -> None:
             answer = {"ok": do(**request)}
         except Exception as error:  # the user's model or data: told to the parent, not fatal here
             traceback.print_exc()
-            text = str(error).strip() or type(error).__name__
-            answer = {"error": text.splitlines()[0], "kind": type(error).__name__}
+            answer = {"error": in_words(error), "kind": type(error).__name__}
         answers.write(json.dumps(answer) + "\n")
         answers.flush()
 

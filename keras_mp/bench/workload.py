@@ -8,7 +8,8 @@ from typing import Any
 import keras
 
 import keras_mp
-from keras_mp.bench.handover import named
+from keras_mp.bench.batches import Batches
+from keras_mp.bench.handover import made_by, named
 from keras_mp.commands._models import load
 from keras_mp.scaling.binding import computes_in_float16
 
@@ -26,14 +27,23 @@ def build(spec: str, variant: str, seed: int, classes: list[str]) -> Any:
     """
     wanted = "float32" if variant == "planned" else variant
     if spec.endswith(".keras"):
-        model = load(spec, custom_objects={c.rpartition(":")[2]: named(c) for c in classes})
+        try:
+            model = load(spec, custom_objects={c.rpartition(":")[2]: named(c) for c in classes})
+        except ValueError as error:
+            if "Could not locate" not in str(error):
+                raise
+            raise ValueError(
+                f"{error}. One that is registered with keras.saving is found if --data names a "
+                "function whose module imports it; else give package.module:function that makes "
+                "the model"
+            ) from error
         # A file holds each layer's policy: the variant's takes its place.
         keras_mp.plan(model, wanted, rules={keras.layers.Layer: wanted}).apply(model)
         keras.utils.set_random_seed(seed)
         return model
     keras_mp.set_policy(wanted)
     keras.utils.set_random_seed(seed)
-    model = named(spec)()
+    model = made_by(spec)
     if not isinstance(model, keras.Model):
         raise ValueError(
             f"Expected a function that returns a keras.Model. Received: {spec} returned {model!r}"
@@ -48,16 +58,31 @@ def half_policy() -> str:
     return recommended if half else HALF_BY_DEFAULT
 
 
-def compile_for(model: Any) -> list[str]:
-    """Compile a model that is not.
+def compile_for(model: Any, batches: Batches) -> list[str]:
+    """Compile a model that is not; for class ids as targets with a loss that takes them.
 
     Returns:
         Notes: what was chosen because the model did not say it.
     """
     if getattr(model, "compiled", False):
         return []
-    model.compile(keras.optimizers.Adam(), "mse", auto_scale_loss=False)
-    return ["the model is not compiled: trained with Adam and mean squared error"]
+    loss, words = "mse", "mean squared error"
+    x, y = batches.sized(2)
+    out = model(keras.tree.map_structure(keras.ops.convert_to_tensor, x))
+    if not keras.tree.is_nested(out) and _are_class_ids(y, out.shape):
+        last = model.layers[-1]
+        softmax = getattr(last, "activation", None) is keras.activations.softmax
+        softmax = softmax or isinstance(last, keras.layers.Softmax)
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=not softmax)
+        words = "sparse categorical cross-entropy"
+    model.compile(keras.optimizers.Adam(), loss, auto_scale_loss=False)
+    return [f"the model is not compiled: trained with Adam and {words}"]
+
+
+def _are_class_ids(y: Any, shape: Any) -> bool:
+    if keras.tree.is_nested(y) or "int" not in str(y.dtype) or len(shape) < 2 or shape[-1] < 2:
+        return False
+    return tuple(y.shape) in (tuple(shape[:-1]), (*shape[:-1], 1))
 
 
 def fresh_optimizer(model: Any) -> None:

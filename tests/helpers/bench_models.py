@@ -30,6 +30,43 @@ def explodes():
     raise RuntimeError("no model today")
 
 
+def with_an_argument(width):
+    return keras.Sequential([keras.Input((6,)), keras.layers.Dense(width)])
+
+
+def two_named():
+    """A dict of inputs to a dict of outputs, one of them class ids."""
+    inputs = {
+        "numbers": keras.Input((4,), name="numbers"),
+        "scale": keras.Input((1,), name="scale"),
+    }
+    h = keras.layers.Concatenate()(list(inputs.values()))
+    outputs = {
+        "kind": keras.layers.Dense(CLASSES, name="kind")(h),
+        "size": keras.layers.Dense(1, name="size")(h),
+    }
+    model = keras.Model(inputs, outputs)
+    kinds = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile("sgd", {"kind": kinds, "size": "mse"})
+    return model
+
+
+def softmax():
+    return keras.Sequential([keras.Input((24,)), keras.layers.Dense(CLASSES, "softmax")])
+
+
+def logits():
+    return keras.Sequential([keras.Input((24,)), keras.layers.Dense(CLASSES)])
+
+
+@keras.saving.register_keras_serializable("bench_models")
+class Doubled(keras.layers.Layer):
+    """A class of the user's own, which a file only names."""
+
+    def call(self, x):
+        return 2 * x
+
+
 def a_string():
     return "not a model"
 
@@ -66,6 +103,27 @@ def generated():
 
 def three():
     return 1, 2, 3
+
+
+def x_alone():
+    return data()[0]
+
+
+def unequal():
+    x, y = data()
+    return x, y[:-1]
+
+
+def nested_numbers():
+    return [[1.0, 2.0]], [[1.0]]
+
+
+def batches_of_x():
+    yield data()[0][:16]
+
+
+def no_data():
+    raise OSError("the disk is not there")
 
 
 # Five families for the line of memory over the batch size.

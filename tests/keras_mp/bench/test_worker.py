@@ -1,5 +1,7 @@
 """What a trial's process does with a model: precision, optimizer, losses, parts of a step."""
 
+import sys
+
 import keras
 import numpy as np
 import pytest
@@ -8,7 +10,7 @@ from helpers.bench_models import data
 import keras_mp
 from keras_mp.bench import peaks
 from keras_mp.bench.batches import synthetic
-from keras_mp.bench.worker import Worker
+from keras_mp.bench.worker import Worker, in_words
 
 pytestmark = pytest.mark.backend
 
@@ -87,6 +89,22 @@ class TestLosses:
         assert np.array_equal(one, same) and not np.array_equal(one, two)
 
 
+class TestWords:
+    """What the trial says of an error of the user's model."""
+
+    def test_of_a_layer_that_keras_names_first(self):
+        made = worker(spec="helpers.bench_models:not_compiled", data=None)
+        with pytest.raises(ValueError) as raised:
+            made.model(np.zeros((2, 7), "float32"))
+        said = in_words(raised.value)
+        assert "expected axis -1 of input shape to have value 6" in said
+        assert "\x1b" not in said and "\n" not in said
+
+    def test_of_one_line_and_of_none(self):
+        assert in_words(RuntimeError("out of\nmemory")) == "out of"
+        assert in_words(NotImplementedError()) == "NotImplementedError"
+
+
 class TestTime:
     def test_a_turn_counts_steps_and_samples(self):
         answer = worker().turn(steps=4)
@@ -163,12 +181,70 @@ class TestData:
             ({"spec": "net"}, "package.module:function"),
             ({"spec": "helpers.bench_models:a_string"}, "returns a keras.Model"),
             ({"data": "nowhere.npz"}, "no file"),
+            ({"spec": "helpers.bench_models:with_an_argument"}, "missing 1 required .* 'width'"),
+            ({"spec": "helpers.bench_models:CLASSES"}, "without arguments.*CLASSES, of type int"),
+            ({"spec": "helpers.bench_models:explodes"}, "explodes failed: RuntimeError: no model"),
             ({"data": "helpers.bench_models:three"}, "tuple of 3"),
+            ({"data": "helpers.bench_models:x_alone"}, "Expected data as .x, y.*ndarray"),
+            ({"data": "helpers.bench_models:unequal"}, r"x of \[96\], y of \[95\]"),
+            ({"data": "helpers.bench_models:nested_numbers"}, "arrays, or lists or dicts of"),
+            ({"data": "helpers.bench_models:batches_of_x"}, "batches .x, y.*ndarray"),
+            ({"data": "helpers.bench_models:no_data"}, "no_data failed: OSError: the disk"),
         ],
     )
     def test_what_is_not_there_is_said(self, arguments, says):
         with pytest.raises(ValueError, match=says):
             worker(**arguments)
+
+    def test_a_file_that_is_none_is_said(self, tmp_path):
+        for name, argument in (("d.npz", "data"), ("net.keras", "spec")):
+            (tmp_path / name).write_bytes(b"something else")
+            with pytest.raises(ValueError, match=name):
+                worker(**{argument: str(tmp_path / name)})
+
+    def test_arrays_may_have_the_names_of_inputs_and_outputs(self, tmp_path):
+        rng = np.random.default_rng(0)
+        arrays = {"numbers": rng.normal(size=(20, 4)), "scale": rng.normal(size=(20, 1))}
+        arrays |= {"kind": np.arange(20) % 10, "size": rng.normal(size=(20, 1))}
+        np.savez(tmp_path / "d.npz", **arrays)
+        made = worker(spec="helpers.bench_models:two_named", data=str(tmp_path / "d.npz"), batch=8)
+        x, y = made.batches.take(1)[0]
+        assert list(x) == ["numbers", "scale"] and list(y) == ["kind", "size"]
+        np.testing.assert_array_equal(x["numbers"], arrays["numbers"][:8])
+        assert all(np.isfinite(made.losses(steps=2)))
+
+    def test_each_output_has_targets_for_its_own_loss(self):
+        made = worker(spec="helpers.bench_models:two_named", data=None, batch=8)
+        _, (kind, size) = made.batches.sized(8)
+        assert kind.dtype == np.int32 and kind.shape == (8,)
+        assert size.dtype == np.float32 and size.shape == (8, 1)
+        assert all(np.isfinite(made.losses(steps=2)))
+
+    @pytest.mark.parametrize(("spec", "from_logits"), [("logits", True), ("softmax", False)])
+    def test_without_a_loss_class_ids_get_one_that_takes_them(self, spec, from_logits):
+        made = worker(spec=f"helpers.bench_models:{spec}")
+        assert made.model.loss.from_logits is from_logits
+        assert made.about["notes"] == [
+            "the model is not compiled: trained with Adam and sparse categorical cross-entropy"
+        ]
+
+    def test_the_module_of_the_data_brings_the_classes_that_a_file_names(self, tmp_path):
+        from helpers.bench_models import Doubled
+
+        model = keras.Sequential([keras.Input((24,)), Doubled(), keras.layers.Dense(10)])
+        model.compile("sgd", "mse")
+        model.save(tmp_path / "own.keras")
+        registered = keras.saving.get_custom_objects()
+        kept = registered.pop("bench_models>Doubled")
+        loaded = sys.modules.pop("helpers.bench_models")
+        try:
+            with pytest.raises(ValueError, match=r"locate class 'Doubled'.*if --data names"):
+                worker(spec=str(tmp_path / "own.keras"), data=None)
+            made = worker(spec=str(tmp_path / "own.keras"))
+            assert type(made.model.layers[0]).__name__ == "Doubled"
+        finally:
+            registered["bench_models>Doubled"] = kept
+            sys.modules["helpers.bench_models"] = loaded
 
     def test_arrays_without_a_target_are_refused(self, tmp_path):
         np.savez(tmp_path / "d.npz", x=np.zeros((2, 24)))

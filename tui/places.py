@@ -10,8 +10,10 @@ from keras_mp.telemetry.runs import RunsFolder
 if TYPE_CHECKING:
     from tui.remote import RemoteRuns
 
-# What ssh takes as a host: a name, user@name, or an alias of its own settings.
-_REMOTE = re.compile(r"^(?P<host>(?!-)[A-Za-z0-9_.@%-]+|\[[0-9a-fA-F:.]+\]):(?P<path>.+)$", re.S)
+# What ssh takes as a host: a name, user@name, or an alias of its own settings; C:\runs is none.
+_REMOTE = re.compile(
+    r"^(?!.:\\)(?P<host>(?!-)[A-Za-z0-9_.@%-]+|\[[0-9a-fA-F:.]+\]):(?P<path>.+)$", re.S
+)
 
 
 def parse(place: str) -> tuple[str, str] | None:

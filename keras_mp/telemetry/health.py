@@ -167,9 +167,10 @@ def job_state(job: Job, now: float, alive: Alive = is_alive) -> tuple[State, Fin
         return "unreadable", Finding("warning", why)
     if end is not None:
         return _ended(job)
-    silence = max(0.0, now - (job.last_time or (meta.started if meta else now)))
+    silence = now - (job.last_time or (meta.started if meta else now))
     living = alive(meta.pid, meta.process_started, meta.host) if meta else None
-    if living is False and silence > DEAD_SECONDS:
+    # Below zero the clock was set back, which nobody's process outlives by itself.
+    if living is False and abs(silence) > DEAD_SECONDS:
         return "dead", Finding(
             "error",
             f"dead: process {meta.pid if meta else '?'} is gone since step {whole(job.step)} and "

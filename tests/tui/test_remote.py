@@ -100,6 +100,7 @@ def test_places_are_told_apart(tmp_path, monkeypatch):
     assert parse("runs") is None
     assert parse("/data/runs") is None
     assert parse("-oProxyCommand=evil:runs") is None, "an option of ssh is no host"
+    assert parse("C:\\runs") is None, "a drive of Windows is no host"
     (tmp_path / "a:b").mkdir()
     assert parse("a:b") is None, "a folder that exists here is one"
 

@@ -234,6 +234,12 @@ def test_gone_process_is_dead_and_a_finished_one_is_not(job):
     assert verdict(job, now_of(job, 1e6), alive=gone).state == "done"
 
 
+def test_a_clock_that_was_set_back_does_not_keep_the_dead_alive(job):
+    assert verdict(job, now_of(job, -3600.0), alive=gone).state == "dead"
+    assert verdict(job, now_of(job, -3600.0), alive=living).state == "running"
+    assert verdict(job, now_of(job, -1.0), alive=gone).state == "running"  # its end may be coming
+
+
 def test_process_that_cannot_be_asked_is_judged_by_silence(job):
     def unknown(pid, started, host):
         return None

@@ -38,6 +38,32 @@ def no_cpu_kernel(place: Place, around: "Circumstances") -> Reason | None:
     return Reason("no-kernel", f"{around.backend} has no {around.half} kernel for it on CPUs")
 
 
+def wrong_kernel(place: Place, around: "Circumstances") -> Reason | None:
+    """oneDNN's kernel for CPUs, seen in torch 2.13 with AVX512-BF16: the weights' gradient of a
+    padded volume less deep than the kernel is read from memory that nobody wrote, and some sizes
+    write past its end. float16 and the other axes are right.
+    """
+    layer = place.layer
+    found = is_a(layer, "Conv3D", "Conv3DTranspose", "ConvLSTM3D")
+    cpu = around.backend == "torch" and around.device.vendor == "CPU"
+    if not (found and cpu and around.half == "bfloat16"):
+        return None
+    shape = (layer.get_build_config() or {}).get("input_shape")
+    depth = None if shape is None else shape[-4 if layer.data_format == "channels_last" else -3]
+    kernel = layer.kernel_size[0]
+    padded = layer.padding == "same"
+    if is_a(layer, "ConvLSTM3D"):  # its steps are padded, over what it gives
+        depth = depth if padded or depth is None else (depth - kernel) // layer.strides[0] + 1
+        padded = True
+    if not padded or depth is None or depth >= kernel:
+        return None
+    return Reason(
+        "wrong-kernel",
+        f"torch's bfloat16 kernel on CPUs gives its weights wrong or NaN gradients: it is {depth} "
+        f"deep, and its kernel {kernel}",
+    )
+
+
 def no_gradient(place: Place, around: "Circumstances") -> Reason | None:
     """TensorFlow's resize operators have a gradient in float32 alone: below them nothing trains."""
     if around.backend != "tensorflow" or not is_a(place.layer, "UpSampling2D"):
@@ -101,4 +127,4 @@ def _bfloat16_sum(place: Place, around: "Circumstances") -> Reason | None:
     return Reason("mean-pooling", f"adds up {window} values in bfloat16, which stops at 256 ones")
 
 
-FINDERS = (no_cpu_kernel, no_gradient, lost_state, long_sum)
+FINDERS = (no_cpu_kernel, wrong_kernel, no_gradient, lost_state, long_sum)

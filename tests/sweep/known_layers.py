@@ -90,16 +90,6 @@ KNOWN_LAYERS = [
         "jax",
     ),
     known(
-        "ConvLSTM3D",
-        BOTH_BF16,
-        "ordinary large",
-        "torch's bfloat16 convolution in three dimensions gives NaN as weight "
-        "gradients in some runs",
-        "mixed_float16",
-        "torch",
-        always=False,
-    ),
-    known(
         "Conv3D",
         BOTH_F16,
         "large",

@@ -149,3 +149,48 @@ def test_pooling_in_three_dimensions_runs_under_a_plan(policy):
         )
         keras_mp.plan(model, policy, device="cpu").apply(model)
         assert np.isfinite(host(model(np.ones((1, 4, 4, 4, 1), "float32")))).all()
+
+
+class TestShallowVolumes:
+    """oneDNN's bfloat16 gradient of a kernel that is deeper than its padded volume.
+
+    It is not run here: what it reads is not its own, and with a kernel seven deep it writes there.
+    """
+
+    def code(self, layer, shape, policy="mixed_bfloat16"):
+        model = keras.Sequential(
+            [keras.Input(shape), layer, layers.Flatten(), layers.Dense(1, dtype="float32")]
+        )
+        row = next(
+            row for row in keras_mp.plan(model, policy, device="cpu") if row.path == layer.name
+        )
+        return row.code
+
+    @pytest.mark.parametrize("kind", ["Conv3D", "Conv3DTranspose"])
+    def test_a_padded_volume_less_deep_than_the_kernel(self, kind, backend):
+        make = getattr(layers, kind)
+        found = self.code(make(2, 3, padding="same"), (2, 8, 8, 4))
+        assert (found == "wrong-kernel") == (backend == "torch")
+        for shape, padding in (((3, 8, 8, 4), "same"), ((8, 2, 8, 4), "same")):
+            assert self.code(make(2, 3, padding=padding), shape) != "wrong-kernel"
+        assert self.code(make(2, (2, 3, 3)), (2, 8, 8, 4)) != "wrong-kernel"  # not padded
+        in_float16 = self.code(make(2, 3, padding="same"), (2, 8, 8, 4), "mixed_float16")
+        assert in_float16 != "wrong-kernel"
+
+    def test_the_steps_of_a_convolutional_lstm_are_padded(self, backend):
+        found = self.code(layers.ConvLSTM3D(2, 3), (2, 4, 5, 5, 2))
+        assert (found == "wrong-kernel") == (backend == "torch")
+        assert self.code(layers.ConvLSTM3D(2, 3), (2, 5, 5, 5, 2)) != "wrong-kernel"
+
+    def test_an_audit_tells(self, backend):
+        with keras_mp.policy_scope("mixed_bfloat16"):
+            model = keras.Sequential(
+                [
+                    keras.Input((2, 8, 8, 4)),
+                    layers.Conv3D(2, 3, padding="same"),
+                    layers.Flatten(),
+                    layers.Dense(1, dtype="float32"),
+                ]
+            )
+        found = [f.code for f in keras_mp.audit(model, device="cpu") if f.severity == "error"]
+        assert found == (["wrong-kernel"] if backend == "torch" else [])

@@ -53,7 +53,7 @@ def advise(
             held.append(("losses", _losses_differ(base, variant)))
     for variant in variants:
         if variant.error and variant.name != "float32":
-            held.append(("failed", f"{variant.name} failed: {variant.error}."))
+            held.append(("failed", f"{variant.name} failed: {variant.error.rstrip('.')}."))
     sentences = [
         _verdict(base, chosen, shown),
         *_memory_sentences(base, shown),

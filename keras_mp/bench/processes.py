@@ -2,11 +2,15 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
 from contextlib import suppress
 from typing import IO, Any, cast
+
+# What TensorFlow's libraries say of themselves when they load: not why a process ended.
+_START_UP_NOISE = re.compile(r"WARNING: All log messages before absl|[IW]\d{4} |To enable the foll")
 
 
 class WorkerFailed(RuntimeError):
@@ -47,7 +51,9 @@ class WorkerProcess:
     def __enter__(self) -> "WorkerProcess":
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type | None, *_: object) -> None:
+        if kind is not None:  # Ctrl-C, mostly: nobody waits for a step that it is in
+            self._process.kill()
         self.end()
 
     def ask(self, do: str, **arguments: Any) -> Any:
@@ -91,6 +97,7 @@ class WorkerProcess:
         status = self._process.wait()
         self._errors.seek(0)
         said = self._errors.read().decode("utf-8", "replace").strip().splitlines()
+        said = [line for line in said if not _START_UP_NOISE.match(line)]
         why = f": {said[-1]}" if said else ""
         if status == -9:
             why = ": it was killed, as the system does when memory runs out"

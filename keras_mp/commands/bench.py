@@ -55,6 +55,8 @@ def run(args: argparse.Namespace) -> int:
 
     bar = ProgressBar()
     try:
+        if args.svg is not None and not Path(args.svg).absolute().parent.is_dir():
+            raise ValueError(f"There is no such folder. Received: --svg {args.svg}")
         found = trial(
             args.model,
             args.data,

@@ -3,6 +3,7 @@
 import io
 import json
 import math
+import subprocess
 
 import keras
 import numpy as np
@@ -107,6 +108,10 @@ class TestWrongUse:
         with pytest.raises(ValueError, match="cannot read this data"):
             keras_mp.bench.trial("helpers.bench_models:net", data=iter([]))
 
+    def test_a_folder_for_the_picture_that_is_not_there_is_said_before_the_trial(self, capsys):
+        assert main(["bench", "m:f", "--svg", "no/such/folder/t.svg"]) == 2
+        assert "--svg no/such/folder/t.svg" in capsys.readouterr().err
+
     def test_a_file_that_is_not_there(self, capsys):
         assert main(["bench", "nowhere.keras"]) == 2
         assert "keras-mp bench: Expected a .keras file" in capsys.readouterr().err
@@ -125,6 +130,31 @@ class TestProcess:
             process._process.kill()
             with pytest.raises(WorkerFailed, match="status -9: it was killed"):
                 process.ask("build")
+
+    def test_what_its_libraries_say_when_they_load_is_not_why(self, monkeypatch):
+        said = "W0000 00:00:17.1 26789 port.cc:153] oneDNN is on"
+
+        class Shell(WorkerProcess):
+            def __init__(self, script):
+                popen = subprocess.Popen
+                with monkeypatch.context() as patched:
+                    patched.setattr(
+                        subprocess, "Popen", lambda _, **how: popen(["sh", "-c", script], **how)
+                    )
+                    super().__init__("float32")
+
+        for script, words in (
+            (f"echo '{said}' >&2; exit 9", r"ended with status 9$"),
+            (f"echo 'no room' >&2; echo '{said}' >&2; exit 9", r"ended with status 9: no room$"),
+        ):
+            with Shell(script) as process, pytest.raises(WorkerFailed, match=words):
+                process.answer()
+
+    def test_an_interrupt_does_not_wait_for_what_it_is_at(self):
+        process = WorkerProcess("float32")
+        with pytest.raises(KeyboardInterrupt), process:
+            raise KeyboardInterrupt
+        assert process._process.poll() == -9
 
     def test_it_ends_with_its_block(self):
         with WorkerProcess("float32") as process:

@@ -14,6 +14,7 @@ from keras_mp.policies.detect import device_of
 from keras_mp.policies.hardware import Device
 from keras_mp.policies.hazards import Circumstances, half_variables, hazard
 from keras_mp.policies.policy import resolve
+from keras_mp.policies.raw import raw_values
 from keras_mp.policies.structure import Place, Structure, below, structure_of
 from keras_mp.policies.work import work_of
 
@@ -98,6 +99,7 @@ def audit(
     structure = structure_of(model)
     where = device_of(device)
     backend = keras.backend.backend()
+    raw = {path: one for path, one in raw_values(structure).items() if one.sure}
     findings: list[Finding] = []
     own: dict[str, str] = {}
     for place in structure.places:
@@ -107,7 +109,7 @@ def audit(
         half = keras.DTypePolicy(name).compute_dtype if name else place.layer.compute_dtype
         if half not in HALF or _is_part(place):
             continue
-        around = Circumstances(half, backend, where, structure)
+        around = Circumstances(half, backend, where, structure, raw=raw)
         plan_it = f"keras_mp.plan(model, {policy_of!r}).apply(model)"
         if name is None and _left_behind(place, around):
             sentence = (

@@ -5,8 +5,8 @@ each a model where it does, and one where the reason must not be given.
 """
 
 import math
-from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import keras
@@ -18,6 +18,7 @@ from keras_mp.policies.categories import is_a
 from keras_mp.policies.classes import OURS, class_name, gives_float32
 from keras_mp.policies.hardware import Device
 from keras_mp.policies.measure import Calibration
+from keras_mp.policies.raw import Raw
 from keras_mp.policies.reason import Reason
 from keras_mp.policies.structure import SATURATING, Place, Structure, below, ends_in
 
@@ -40,6 +41,7 @@ class Circumstances:
         half: "float16" or "bfloat16".
         backend, device: What computes it, and where.
         measured: What a calibration batch showed; None without one.
+        raw: Path -> raw numbers that the layer hands on.
     """
 
     half: str
@@ -47,6 +49,7 @@ class Circumstances:
     device: Device
     structure: Structure
     measured: Calibration | None = None
+    raw: Mapping[str, Raw] = field(default_factory=dict)
 
 
 def hazard(place: Place, around: Circumstances, *, besides: Collection[str] = ()) -> Reason | None:
@@ -63,7 +66,8 @@ def hazard(place: Place, around: Circumstances, *, besides: Collection[str] = ()
 
 def _raw_input(place: Place, around: Circumstances) -> Reason | None:
     if place.category != "input":
-        return None
+        raw = around.raw.get(place.path)
+        return None if raw is None else raw.reason(place.path, around.half)
     return Reason(
         "raw-input",
         "takes raw features: float16 ends at 65,504 and has 3 digits, bfloat16 has 2",
@@ -84,10 +88,11 @@ def _output(place: Place, around: Circumstances) -> Reason | None:
         return None
     activation = ends_in(place.layer)
     if activation in SATURATING:
+        bounds = "-1 or 1" if activation == "tanh" else "0 or 1"
         return Reason(
             "output-activation",
-            f"ends in {activation}: in {around.half} it reaches exactly 0 or 1, where its gradient "
-            "is zero",
+            f"ends in {activation}: in {around.half} it reaches exactly {bounds}, where its "
+            "gradient is zero",
         )
     return Reason(
         "output",

@@ -22,9 +22,10 @@ from keras_mp.policies.hazards import Circumstances, hazard, usual
 from keras_mp.policies.measure import calibrate
 from keras_mp.policies.policy import choose, resolve
 from keras_mp.policies.precision_plan import Gradients, PrecisionPlan, Row, applied_plan
+from keras_mp.policies.raw import raw_values
 from keras_mp.policies.reason import Reason
 from keras_mp.policies.rules import CheckedRules, Rules
-from keras_mp.policies.structure import Place, below, is_functional, structure_of
+from keras_mp.policies.structure import Place, structure_of
 from keras_mp.policies.work import work_of
 
 __all__ = ["PrecisionPlan", "Row", "applied_plan", "plan"]
@@ -96,7 +97,8 @@ def plan(
     measured = None
     if data is not None and half in HALF:
         measured = calibrate(model, data, structure, loss)
-    around = Circumstances(half, keras.backend.backend(), where, structure, measured)
+    raw = raw_values(structure)
+    around = Circumstances(half, keras.backend.backend(), where, structure, measured, raw)
     planner = _Planner(name, around, CheckedRules(rules or {}, structure), replace)
     planner.replaced = _replaced(model)
     return PrecisionPlan(name, planner.rows(), planner.summary())
@@ -222,13 +224,7 @@ class _Planner:
 
     def _container(self, place: Place) -> tuple[str, Reason]:
         """What a container casts its own inputs to."""
-        is_model = hasattr(place.layer, "make_predict_function")
-        if is_model and not is_functional(place.layer):
-            raw = [p for p in below(place) if self.row(p).code == "raw-input"]
-            if raw:
-                sentence = f"its inputs reach {raw[0].path} raw: it must not cast them"
-                return "float32", Reason("raw-input", sentence)
-        if not is_model and place.children:
+        if not hasattr(place.layer, "make_predict_function") and place.children:
             # A wrapper casts its inputs, and then calls what it holds.
             held = {self.row(child).policy for child in place.children}
             if held == {"float32"}:

@@ -37,9 +37,11 @@ def attribute(
 
     Args:
         row: The step. paths: Path of each variable.
-        distances: Operations between each variable (by index) and the loss. A non-finite value
-            spreads from its origin away from the loss, so the nearest member of the set is the
-            culprit. Without distances the last variable counts as the nearest.
+        distances: Operations between each variable (by index) and the loss, on the longest way. A
+            non-finite value spreads from its origin away from the loss: each further member of the
+            set has a way to the loss through the culprit, and so a longer longest one. (Its
+            shortest may be shorter: around a residual block, or through a weight's regularizer.)
+            Without distances the last variable counts as the nearest.
         places: What ``row.place`` indexes: layers, in the order of the forward pass.
     """
     distances = distances or {}

@@ -105,6 +105,7 @@ def _train_step(model: Any, optimizer: LossScaleOptimizer, state: Any, data: Any
         optimizer_variables=optimizer_values,
     )
     kernel = optimizer._kernel
+    kernel.model_distances.trains(model, x)
     kernel.observe_loss(loss)
     try:
         trainable, optimizer_values = optimizer.stateless_apply(optimizer_values, grads, trainable)

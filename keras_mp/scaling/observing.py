@@ -77,8 +77,10 @@ class TellsTheHost:
 
     def describe(self, row: StepRow) -> Attribution:
         """Which variables made a step overflow, the layer to blame, and the origin."""
-        places = () if self._kernel is None else self._kernel.places
-        return attribute(row, self.variable_paths, self._distances, places)
+        if self._kernel is None:
+            return attribute(row, self.variable_paths)
+        distances = self._distances or self._kernel.distances()
+        return attribute(row, self.variable_paths, distances, self._kernel.places)
 
     def measure_headroom(self, every: int = 100) -> None:
         """Measure, every so many steps, how far each variable's scaled gradient is from 65504.

@@ -110,6 +110,10 @@ class Kernel:
         """[3, variables]: how often, first step, last step a gradient was not finite."""
         return self.overflows
 
+    def distances(self) -> dict[int, int]:
+        """Operations between each variable (by index) and the loss, where no loss' graph told."""
+        return {}
+
     def place_of(self, layer: str) -> int:
         """Index of a layer in ``places``; it never changes, whoever else is added."""
         if layer not in self.places:

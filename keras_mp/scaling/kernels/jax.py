@@ -22,6 +22,7 @@ from keras_mp.scaling.device_state import (
     Values,
 )
 from keras_mp.scaling.kernels.common import OWN, Kernel
+from keras_mp.scaling.kernels.jax_graph import ModelDistances
 from keras_mp.scaling.kernels.jax_ops import (
     LAST,
     LOSS_FINITE,
@@ -51,6 +52,7 @@ class JaxKernel(Kernel):
         self.ring: Any = None
         self.largest: Any = None
         self.headroom_every = 0
+        self.model_distances = ModelDistances(optimizer)
         self.run_told = 0  # the step before the run of skips that was last looked at
         if optimizer.attribution:
             empty = np.zeros((4, len(optimizer._trainable_variables)), np.int32)
@@ -108,6 +110,9 @@ class JaxKernel(Kernel):
                 seen = int(counts[LOSS_FINITE, nonfinite[0]])
                 self.last_overflow = overflowed(last, nonfinite, None if seen < 0 else bool(seen))
         self._tell(own.scale, own.limits, own.counters)
+
+    def distances(self) -> dict[int, int]:
+        return self.model_distances.get()
 
     def bind(self, binding: Any, protected: list[Any]) -> None:
         from keras_mp.scaling.jax_training import GuardedTrainStep

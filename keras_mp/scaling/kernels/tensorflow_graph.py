@@ -68,7 +68,8 @@ class Seen:
 
     Attributes:
         half: Whether an operation computes in float16; None where no variable has a part.
-        distances: The operations between each variable (by position) and the loss, the fewest way.
+        distances: The operations between each variable (by position) and the loss, the longest way
+            (see ``attribution.attribute``).
         ops: The operations that it is computed with.
     """
 
@@ -85,22 +86,35 @@ def inspect_graph(loss: Any, variables: Sequence[Any]) -> Seen:
     """
     index = {id(inside): i for i, inside in captured(loss.graph, variables).items()}
     half, hidden = loss.dtype == tf.float16, False
-    distances: dict[int, int] = {}
-    queue, seen = deque([(loss.op, 0)]), {loss.op}
+    queue, seen = deque([loss.op]), {loss.op}
     while queue:
-        op, distance = queue.popleft()
+        op = queue.popleft()
         hidden = hidden or op.type in _CALLS
         for tensor in op.inputs:
             half = half or tensor.dtype == tf.float16
-            if id(tensor) in index:
-                distances.setdefault(index[id(tensor)], distance)
-            elif tensor.op not in seen:
+            if id(tensor) not in index and tensor.op not in seen:
                 seen.add(tensor.op)
-                queue.append((tensor.op, distance + 1))
+                queue.append(tensor.op)
+    distances = _longest_ways(loss.op, seen, index)
     if hidden and not half:
         half = _functions_compute_in_half(loss.graph)
     # A loss that no variable has a part in is none that is trained on.
     return Seen(half if half or distances else None, distances, seen)
+
+
+def _longest_ways(loss: Any, ops: set[Any], index: dict[int, int]) -> dict[int, int]:
+    """Args: loss: The last of ``ops``. index: Position of each variable, by its tensor's id."""
+    distances: dict[int, int] = {}
+    reached = dict.fromkeys(ops, 0)
+    # An operation stands behind those that made its inputs.
+    for op in reversed([op for op in loss.graph.get_operations() if op in ops]):
+        for tensor in op.inputs:
+            if id(tensor) in index:
+                i = index[id(tensor)]
+                distances[i] = max(distances.get(i, 0), reached[op])
+            else:
+                reached[tensor.op] = max(reached[tensor.op], reached[op] + 1)
+    return distances
 
 
 def captured(graph: Any, variables: Sequence[Any]) -> dict[int, Any]:

@@ -1,6 +1,5 @@
 """What the loss' autograd graph tells: whether float16 occurs, and how far each variable is."""
 
-from collections import deque
 from typing import Any
 
 import torch
@@ -14,29 +13,46 @@ def inspect_graph(loss: Any, parameters: list[Any]) -> tuple[bool | None, dict[i
 
     Returns:
         (whether an operation computes in float16, distances): None where torch does not tell the
-        dtypes; the operations between each parameter (by position) and the loss, the fewest way.
+        dtypes; the operations between each parameter (by position) and the loss, the longest way
+        (see ``attribution.attribute``).
     """
     index = {id(p): i for i, p in enumerate(parameters)}
     half: bool | None = False
-    distances: dict[int, int] = {}
-    queue, seen = deque([(loss.grad_fn, 0)]), {loss.grad_fn}
-    while queue:
-        node, distance = queue.popleft()
-        leaf = getattr(node, "variable", None)
-        if leaf is not None:
-            if id(leaf) in index:
-                distances.setdefault(index[id(leaf)], distance)
-            continue
-        dtypes = _output_dtypes(node)
-        if dtypes is None:
-            half = None
-        elif half is False and torch.float16 in dtypes:
-            half = True
+    users = {loss.grad_fn: 0}  # of each node: how many edges lead to it
+    stack = [loss.grad_fn]
+    while stack:
+        node = stack.pop()
+        if getattr(node, "variable", None) is None:
+            dtypes = _output_dtypes(node)
+            if dtypes is None:
+                half = None
+            elif half is False and torch.float16 in dtypes:
+                half = True
         for after, _ in node.next_functions:
-            if after is not None and after not in seen:
-                seen.add(after)
-                queue.append((after, distance + 1))
-    return half, distances
+            if after is not None:
+                if after not in users:
+                    stack.append(after)
+                users[after] = users.get(after, 0) + 1
+    return half, _longest_ways(loss.grad_fn, users, index)
+
+
+def _longest_ways(loss: Any, users: dict[Any, int], index: dict[int, int]) -> dict[int, int]:
+    """Nodes behind those that use them; ``users`` is used up."""
+    distances: dict[int, int] = {}
+    reached = {loss: 0}
+    ready = [loss]
+    while ready:
+        node = ready.pop()
+        leaf = getattr(node, "variable", None)
+        if leaf is not None and id(leaf) in index:
+            distances[index[id(leaf)]] = reached[node]
+        for after, _ in node.next_functions:
+            if after is not None:
+                reached[after] = max(reached.get(after, 0), reached[node] + 1)
+                users[after] -= 1
+                if users[after] == 0:
+                    ready.append(after)
+    return distances
 
 
 def _output_dtypes(node: Any) -> set[Any] | None:

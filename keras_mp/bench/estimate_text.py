@@ -60,6 +60,7 @@ def limits(overall: Overall) -> str:
     if overall.held_back_by is None:
         return "nothing but arithmetic was in the split"
     name, part = overall.held_back_by
+    name = {"other": "fit's own part"}.get(name, name)  # so a trial calls what is left
     return (
         f"{name} takes {share(part)} of a step and gets no faster: "
         f"{overall.limit:.3g}× is the most that faster arithmetic can give"

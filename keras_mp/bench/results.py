@@ -186,13 +186,18 @@ class Trial:
             )
             known = _known(cls, data) | {"variants": variants, "advice": advice}
             return cls(**known)
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise ValueError(f"The trial is incomplete. Received: {error!r}") from error
 
     @classmethod
     def read(cls, path: "str | Path") -> "Trial":
-        """Read a file. Raises OSError, or ValueError as ``from_json``."""
-        return cls.from_json(Path(path).read_text(encoding="utf-8"))
+        """Read a file. Raises OSError, or ValueError as ``from_json``, with the file's name."""
+        # A mark of byte order, which some programs put in front, is passed over.
+        text = Path(path).read_bytes().decode("utf-8-sig", "replace")
+        try:
+            return cls.from_json(text)
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from error
 
     def __str__(self) -> str:
         from keras_mp.bench.text import as_text

@@ -139,7 +139,8 @@ def _from_published(args: argparse.Namespace) -> tuple[dict[str, Any], list[str]
     lines += estimate_text.published_lines(published)
     baselines = sorted({row.baseline_precision.upper() for row in published.rows})
     if "TF32" in baselines:
-        lines.append("Against TF32, which uses the tensor cores already.")
+        which = "Against TF32" if len(baselines) == 1 else "Some are against TF32"
+        lines.append(f"{which}, which uses the tensor cores already.")
     lines.append(estimate_text.TRY_YOURS)
     return found, lines, EXIT_WELL
 

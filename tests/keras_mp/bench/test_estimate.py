@@ -311,6 +311,26 @@ def test_a_trials_file_gives_hours_with_its_spread(capsys, tmp_path):
     assert run(capsys, "--hours", "100", "--from-trial", str(path))[0] == 2
 
 
+def test_what_fit_takes_itself_is_called_so(capsys, tmp_path):
+    path = tmp_path / "trial.json"
+    slow = replace(FLOAT32, split=Split(input=0.0, compute=1.0, optimizer=0.0, other=9.0))
+    path.write_text(a_trial(slow, MIXED).to_json())
+    assert "fit's own part takes 90 % of a step" in run(capsys, "--from-trial", str(path))[1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("--device", "A100"), "\nAgainst TF32, which"),
+        (("--model", "resnet50"), "\nSome are against TF32, which"),
+        (("--device", "V100"), None),
+    ],
+)
+def test_a_baseline_on_tensor_cores_is_said(capsys, arguments, says):
+    out = run(capsys, *arguments)[1]
+    assert says in out if says else "TF32" not in out
+
+
 def test_a_trials_measured_memory_is_given_by_batch_size(capsys, tmp_path):
     def line(fixed, slope):
         return Memory(

@@ -89,6 +89,7 @@ def test_unknown_keys_of_a_later_version_are_left_alone():
         (lambda data: data | {"kind": "plan"}, "This is no trial"),
         (lambda data: data | {"format": 2}, "Expected 1. Received: format=2"),
         (lambda data: data | {"variants": [{}]}, "incomplete"),
+        (lambda data: data | {"variants": [{"name": "x", "rate": [1, 2]}]}, "incomplete"),
         (lambda data: {k: v for k, v in data.items() if k != "advice"}, "incomplete"),
         (lambda data: [1], "This is no trial"),
     ],
@@ -101,6 +102,16 @@ def test_what_is_no_trial_is_refused(change, says):
 def test_no_json_is_refused():
     with pytest.raises(ValueError, match="no JSON"):
         Trial.from_json("{")
+
+
+def test_a_file_is_named_whatever_is_in_it(tmp_path):
+    path = tmp_path / "trial.json"
+    for content in (b"", b"\xff\xfe\x00", b"{}"):
+        path.write_bytes(content)
+        with pytest.raises(ValueError, match=r"trial\.json: This is no"):
+            Trial.read(path)
+    path.write_text(made().to_json(), encoding="utf-8-sig")  # with a mark of byte order
+    assert Trial.read(path).to_json() == made().to_json()
 
 
 def test_the_text_shows_every_variant():

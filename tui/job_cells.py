@@ -43,6 +43,8 @@ def state(job: JobView, short: bool) -> Piece:
     state = job.verdict.state
     if job.away and state not in ENDED:
         return f"{state}?", "muted"
+    if short and state == "unreadable":
+        return "no data", _STATE_ROLE[state]
     return state, _STATE_ROLE.get(state, _tone(job))
 
 
@@ -52,9 +54,10 @@ def policy(job: JobView, short: bool) -> Piece:
 
 
 def step(job: JobView, short: bool) -> Piece:
-    text = count(job.step)
-    if job.planned_steps:
-        text += f"/{goal(job.planned_steps)}"
+    planned = job.planned_steps
+    text = f"{count(job.step)}/{goal(planned)}" if planned else count(job.step)
+    if short and planned and len(text) > 9:
+        text = "/".join(goal(float(f"{steps:.2g}")) for steps in (job.step, planned))
     return text, _tone(job)
 
 

@@ -26,15 +26,16 @@ class JobColumn:
 
 
 def trouble_first(job: JobView) -> tuple[int, float, str]:
-    """The order that the table opens with: who needs a person, who runs, who is over."""
+    """The order that the table opens with: who needs a person (most who can still be helped), who
+    runs, who is over."""
     began = job.meta.started if job.meta else (job.started or 0.0)
-    severity = job.verdict.severity
-    if severity == "error":
-        rank = 0
-    elif job.verdict.state in cells.ENDED:
-        rank = 3
+    over = job.verdict.state in cells.ENDED
+    if job.verdict.severity == "error":
+        rank = 1 if over else 0
+    elif over:
+        rank = 4
     else:
-        rank = 1 if severity == "warning" else 2
+        rank = 2 if job.verdict.severity == "warning" else 3
     return rank, -began, job.name
 
 
@@ -48,7 +49,7 @@ COLUMNS: tuple[JobColumn, ...] = (
     JobColumn(
         Column("name", "job", 14, short=10, stretch=26), cells.name, lambda j: j.name.lower()
     ),
-    JobColumn(Column("state", "state", 8), cells.state, lambda j: j.verdict.state),
+    JobColumn(Column("state", "state", 10, short=8), cells.state, lambda j: j.verdict.state),
     JobColumn(
         Column("policy", "policy", 14, short=8, rank=2), cells.policy, lambda j: j.policy or ""
     ),

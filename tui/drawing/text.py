@@ -82,6 +82,7 @@ _PLAIN = str.maketrans(
         "’": "'",
         "“": '"',
         "”": '"',
+        **dict.fromkeys("▁▂▃▄▅▆▇█", "#"),  # the ends of a scroll bar
     }
 )
 

@@ -43,6 +43,8 @@ class JobsScreen(ShownScreen):
         self._marked: set[str] = set()
         self._order: list[str] = []
         self._ordered_at = float("-inf")
+        self._opening = True
+        self._began_at: str | None = None
         self._table = LineTable([c.column for c in COLUMNS], id="jobs")
         self._header = TableHeader(self._table, id="titles")
         self._notice = Notice()
@@ -116,8 +118,19 @@ class JobsScreen(ShownScreen):
             self._divide()
         self._notice.redraw()
         self._table.show(self._order, self._cells)
+        if self._opening:
+            self._begin_at_the_top(snapshot.behind)
         self.tick()
         self._show_selected()
+
+    def _begin_at_the_top(self, behind: bool) -> None:
+        """While the first jobs come in, the first row is selected, unless the cursor was moved."""
+        if self._began_at is None or self._table.selected in (None, self._began_at):
+            self._table.select(0)
+            self._began_at = self._table.selected
+            self._opening = behind
+        else:
+            self._opening = False
 
     def _put_in_order(self) -> None:
         self._order = [job.key for job in self.arrangement.apply(self._jobs.values())]

@@ -14,6 +14,7 @@ from tui import job_cells
 from tui.app import MonitorApp
 from tui.clock import SetClock
 from tui.drawing.raster import ASCII, CHARSETS
+from tui.job_columns import trouble_first
 from tui.look import Look
 from tui.screens.help import HelpScreen
 from tui.screens.jobs import JobsScreen
@@ -181,6 +182,14 @@ async def test_loss_and_rate_are_drawn_with_their_last_values(runs):
             assert any(0x2800 < ord(c) < 0x2900 for c in part(app, chart))
 
 
+def test_of_the_jobs_in_trouble_those_that_go_on_come_first(runs):
+    app = runs.add("failed", "nan-loss").app(since="nan-loss")
+    running, over = sorted(app.reader.look(None).jobs, key=trouble_first)
+    assert (running.name, over.name) == ("nan-loss", "failed")
+    assert running.verdict.needs_you and over.verdict.needs_you
+    assert over.meta.started > running.meta.started, "the newer one would come first otherwise"
+
+
 async def test_overflows_are_listed_latest_first_with_their_layer(runs):
     app = runs.add("sawtooth").app()
     async with app.run_test(size=SIZE) as pilot:
@@ -289,6 +298,53 @@ def test_no_loss_is_so_large_that_its_exponent_is_cut(runs, loss, short, width):
     (job,) = runs.add("float32").app().reader.look(None).jobs
     text, _ = job_cells.loss(replace(job, loss=loss), short)
     assert len(text) <= width and float(text) == pytest.approx(loss, rel=0.2)
+
+
+@pytest.mark.parametrize("done", [7, 1050, 12_400, 123_456, 9_999_999])
+@pytest.mark.parametrize("planned", [9_650, 1_250_000])
+def test_steps_done_and_planned_fit_their_column(runs, done, planned):
+    (job,) = runs.add("float32").app().reader.look(None).jobs
+    job = replace(job, step=done, planned_steps=planned)
+    for short, width in ((False, 11), (True, 9)):
+        text, _ = job_cells.step(job, short)
+        assert len(text) <= width
+        assert value_of(text.split("/")[0]) == pytest.approx(done, rel=0.05)
+        assert value_of(text.split("/")[1]) == pytest.approx(planned, rel=0.05)
+
+
+def value_of(count):
+    return float(count.rstrip("kM")) * {"k": 1e3, "M": 1e6}.get(count[-1], 1)
+
+
+async def test_a_job_that_cannot_be_read_says_so_at_any_width(runs):
+    (runs.path / "empty").mkdir()
+    (runs.path / "empty" / "events-0.jsonl").touch()
+    for size, word in ((SIZE, " unreadable "), ((80, 24), " no data ")):
+        app = runs.app()
+        async with app.run_test(size=size) as pilot:
+            await open_on(app, pilot)
+            assert word in row_of(app, "empty")
+
+
+@pytest.mark.parametrize("moved", [False, True])
+async def test_the_cursor_waits_at_the_top_for_the_first_jobs(runs, moved):
+    app = runs.add("float32", "sawtooth", "exhausted").app()
+    async with app.run_test(size=SIZE) as pilot:
+        whole = app.reader.look(None)
+        early = [job for job in whole.jobs if job.name != "exhausted"]
+        app.snapshot = replace(whole, jobs=early, behind=True)
+        app.screen.show()
+        await pilot.press(*["down"] * moved)
+        chosen = app.screen.job.name
+        app.snapshot = whole
+        app.screen.show()
+        assert app.screen.job.name == (chosen if moved else "exhausted")
+        app.snapshot = replace(whole, jobs=early)  # later on it stays with its job
+        app.screen.show()
+        before = app.screen.job.name
+        app.snapshot = whole
+        app.screen.show()
+        assert app.screen.job.name == before
 
 
 async def test_a_long_place_keeps_its_end_and_its_space(runs, tmp_path):

@@ -169,7 +169,7 @@ async def test_choices_are_remembered(some, tmp_path):
         await open_on(again, pilot)
         assert again.theme == "keras-mp-light"
         assert again.screen.arrangement == arranged
-        assert not again.screen.query_one("#charts").display
+        assert not again.screen.query_one("#details").display
 
 
 @pytest.mark.parametrize(

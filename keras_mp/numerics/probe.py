@@ -66,8 +66,18 @@ def probe(
     get_format(format)
     # Keras' own unpacking takes a list of inputs for inputs and targets.
     parts = batch if isinstance(batch, tuple) else (batch,)
-    x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(parts)
-    x, y, sample_weight = (_tensors(part) for part in (x, y, sample_weight))
+    if 1 <= len(parts) <= 3:
+        parts = keras.utils.unpack_x_y_sample_weight(parts)
+        x, y, sample_weight = (_tensors(part) for part in parts)
+    else:
+        x = y = sample_weight = None
+    if not isinstance(model, keras.Model):
+        raise ValueError(f"`model` must be a keras.Model. Received: model={model!r}")
+    if not any(getattr(leaf, "shape", (0,))[:1] != (0,) for leaf in keras.tree.flatten(x)):
+        raise ValueError(
+            "`batch` must be inputs, (x, y) or (x, y, sample_weight), of one sample at least. "
+            f"Received: batch={batch!r:.200}"
+        )
     if not model.built:
         model(x, training=False)
     if y is not None and loss is None and not getattr(model, "compiled", False):
@@ -102,39 +112,57 @@ def look(
     structure = structure_of(model) if structure is None else structure
     layers = [place.layer for place in structure.places]
     applied = scale_of(getattr(model, "optimizer", None)) if scale is None else scale
-    if not (applied > 0 and math.isfinite(applied)):
+    if isinstance(applied, str) or not (applied > 0 and math.isfinite(applied)):
         raise ValueError(f"`scale` must be a positive finite number. Received: scale={scale!r}")
     task = Task(model, watched(structure), x, y, sample_weight, loss, applied, state)
     task.compiled = {} if compiled is None else compiled
     drawing, comparable = random_layers(structure)
-    own_zeros = own_loss = None
+    own = own_zeros = None
     if y is not None and comparable and _computes_in_float16(layers):
-        own_zeros, own_loss, paths = _own_pass(task, drawing)
+        own = _own_pass(task, drawing)
     with in_float32(layers):
         twin = run(task)
-    if own_zeros is not None and paths != twin.paths:
-        own_zeros = None  # the model branches on its values: the passes cannot be compared
+    if own is not None:
+        own_zeros = _aligned(own, twin)
     rows = _rows(model, twin, applied, own_zeros, structure)
     return Probe(
         rows=tuple(rows),
         format=get_format(format).name,
         scale=applied,
         loss=_number(twin.loss),
-        own_loss=_number(own_loss) if own_zeros is not None else None,
+        own_loss=_number(own.loss) if own is not None and own_zeros is not None else None,
         model=str(getattr(model, "name", type(model).__name__)),
         unseen=tuple(twin.unseen),
     )
 
 
-def _own_pass(task: Task, drawing: list[Any]) -> tuple[list[Any], Any, list[str]]:
-    """(where each gradient is zero, the loss, paths) of the model's own pass.
+def _own_pass(task: Task, drawing: list[Any]) -> Pass:
+    """The model's own pass, of which only the places of its gradients' zeros are kept.
 
-    A byte a value is kept of it, not the values: a device that trains has not much room.
+    A byte a value, not the values: a device that trains has not much room.
     """
     with in_float32(drawing):
         own = run(task)
-    gradients = [*own.gradients, *own.weight_gradients]
-    return [None if g is None else counting.zeros(g) for g in gradients], own.loss, own.paths
+    own.activations = []
+    own.gradients, own.weight_gradients = (
+        [None if g is None else counting.zeros(g) for g in gradients]
+        for gradients in (own.gradients, own.weight_gradients)
+    )
+    return own
+
+
+def _aligned(own: Pass, twin: Pass) -> list[Any] | None:
+    """Where the own pass' gradients are zero, in the order of the twin's; None if the passes cannot
+    be compared, because the model branches on its values.
+
+    A layer that does nothing but cast (``Activation("linear", dtype="float32")``) makes a tensor of
+    its own only where there is something to cast.
+    """
+    known = set(twin.paths)
+    made = [(p, z) for p, z in zip(own.paths, own.gradients, strict=True) if p in known]
+    if [path for path, _ in made] != twin.paths:
+        return None
+    return [*(zeros for _, zeros in made), *own.weight_gradients]
 
 
 def _rows(

@@ -92,6 +92,17 @@ def policy_named(name: str) -> Policy:
     return Policy(name)
 
 
+@cache
+def widening(variable_dtype: str) -> Policy:
+    """Float32 for a layer whose variables are in half precision: it computes with float32 copies.
+
+    In files it is plain "float32".
+    """
+    policy = Policy("float32")
+    vars(policy)["_variable_dtype"] = variable_dtype
+    return policy
+
+
 class PolicyMap(_Frozen, keras.dtype_policies.DTypePolicyMap):
     """A ``DTypePolicyMap`` that is a value: hashable, immutable, equal where its content is.
 

@@ -11,10 +11,11 @@ from typing import Any
 import keras
 
 from keras_mp import _keras_internals
+from keras_mp._precision import HALF
 from keras_mp.policies.categories import is_a
 from keras_mp.policies.classes import OURS, put_class
 from keras_mp.policies.measure import Measured
-from keras_mp.policies.objects import PolicyMap, policy_named
+from keras_mp.policies.objects import Policy, PolicyMap, policy_named, widening
 from keras_mp.policies.plan_table import as_text
 from keras_mp.policies.structure import Place, Structure, structure_of
 
@@ -109,11 +110,13 @@ class PrecisionPlan:
         for place, row in self._matched(structure_of(model)):
             if row.code == "quantized":
                 continue
-            if row.replace is not None:
-                put_class(place.layer, row.replace)
             policy = _fitting(place.layer, row.policy)
-            changes = place.layer.dtype_policy.name != policy
-            _keras_internals.put_policy(place.layer, policy_named(policy))
+            # Ours of products leave a float32 layer's weights as they are.
+            widens = policy.compute_dtype == "float32" and policy.variable_dtype in HALF
+            if row.replace is not None and not widens:
+                put_class(place.layer, row.replace)
+            changes = place.layer.dtype_policy.name != policy.name
+            _keras_internals.put_policy(place.layer, policy)
             if changes:
                 _cast_again(place.layer)
         # Functions that were traced go on computing as they were traced.
@@ -220,14 +223,18 @@ def applied_plan(model: Any) -> PrecisionPlan | None:
     return _APPLIED.get(model)
 
 
-def _fitting(layer: Any, policy: str) -> str:
-    """Pure half precision for a layer with float32 variables is the mixed policy.
+def _fitting(layer: Any, policy: str) -> Policy:
+    """Keras casts variables to the compute dtype where the policy says that they have another.
 
-    Under "float16" Keras casts no variable, as they are float16 already, and those of float32 would
-    draw the computation into float32.
+    Under "float16" it casts none, as they are float16 already, and those of float32 would draw the
+    computation into float32: the mixed policy. Under "float32" it casts none either, and products
+    of float32 inputs with half-precision weights raise or are rounded: a policy that says so.
     """
-    wide = any(keras.backend.standardize_dtype(v.dtype) == "float32" for v in layer.weights)
-    return f"mixed_{policy}" if policy in ("float16", "bfloat16") and wide else policy
+    kept = {keras.backend.standardize_dtype(v.dtype) for v in layer.weights}
+    if policy in HALF and "float32" in kept:
+        return policy_named(f"mixed_{policy}")
+    half = sorted(kept.intersection(HALF))
+    return widening(half[0]) if policy == "float32" and half else policy_named(policy)
 
 
 def _cast_again(layer: Any) -> None:

@@ -406,6 +406,30 @@ class TestHalfVariables:
         assert moved[0] == 0
         assert moved[1] == pytest.approx(40e-4, abs=4e-3) and moved[1] > 0
 
+    @pytest.mark.parametrize("half", ["float16", "bfloat16"])
+    @pytest.mark.parametrize(
+        ("shape", "end"),
+        [
+            ((6,), lambda: layers.Dense(2)),
+            ((5, 5, 2), lambda: layers.Conv2D(2, 3)),
+            ((5, 4), lambda: layers.EinsumDense("abc,cd->abd", (None, 2))),
+        ],
+    )
+    def test_in_a_float32_layer_they_are_cast_up(self, half, shape, end):
+        """torch's products of float32 inputs with half-precision weights raise."""
+        with keras_mp.policy_scope(half):
+            model = functional(keras.Input(shape), end())
+        planned = plan(model, f"mixed_{half}")
+        planned.apply(model)
+        data = np.random.default_rng(0).normal(size=(2, *shape)).astype("float32")
+        result = model(data)
+        layer = model.layers[-1]
+        weights = [numbers(weight) for weight in layer.weights]
+        assert keras.backend.standardize_dtype(result.dtype) == "float32"
+        exact = functional(keras.Input(shape), end())
+        exact.set_weights(weights)
+        np.testing.assert_allclose(numbers(result), numbers(exact(data)), rtol=1e-5, atol=1e-6)
+
     def test_it_is_not_given_to_float32_weights(self):
         assert "half-variables" not in codes(self.build("mixed_bfloat16"), "mixed_bfloat16")
         assert "half-variables" not in codes(self.build("float32"), "mixed_float16")

@@ -18,6 +18,7 @@ from collections.abc import Callable, Container
 from pathlib import Path
 from typing import IO, Any
 
+from keras_mp.telemetry.decode import inert
 from keras_mp.telemetry.folders import MARK, parse_events_file
 from keras_mp.telemetry.jobs import Job
 from keras_mp.telemetry.relay import FRAME_BYTES, MAX_META_BYTES, is_event_file, is_meta
@@ -25,18 +26,11 @@ from keras_mp.telemetry.runs import RunsFolder
 from tui.devices import Devices
 from tui.far_devices import FarDevices
 
-SSH = (
-    *("ssh", "-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10"),
-    *(
-        "-o",
-        "ServerAliveInterval=5",
-        "-o",
-        "ServerAliveCountMax=2",
-        "-o",
-        "ClearAllForwardings=yes",
-    ),
-)
+_OPTIONS = ("BatchMode=yes", "ConnectTimeout=10", "ServerAliveInterval=5", "ServerAliveCountMax=2")
+SSH = ("ssh", "-T", *(word for o in (*_OPTIONS, "ClearAllForwardings=yes") for word in ("-o", o)))
 FIRST_RETRY, LAST_RETRY = 1.0, 60.0
+# Whoever has not said a word of ours for so long (a login that hangs), or so much else, never will.
+CONNECT_SECONDS, MAX_GREETING_BYTES = 60.0, 256 << 10
 # The relay speaks every two seconds; after this long without a word the host is called away.
 SILENT_SECONDS = 10.0
 MAX_HEAD_BYTES = 64 << 10
@@ -72,7 +66,7 @@ class RemoteRuns:
         self._said: str | None = None
         self._trouble: str | None = "connecting"
         self._connected = False
-        self._retry_at = 0.0
+        self._began = self._retry_at = 0.0
         self._stop = threading.Event()
         self._caught_up = threading.Event()
         self._child: subprocess.Popen[bytes] | None = None
@@ -119,7 +113,7 @@ class RemoteRuns:
             return f"{where} is unreachable: it has stopped answering"
         wait = max(0, round(self._retry_at - time.monotonic()))
         again = f"next try in {wait} s" if wait else "trying again"
-        return f"{where} is unreachable: {self._trouble}; {again}"
+        return f"{where} is unreachable: {inert(self._trouble or '')}; {again}"
 
     def settle(self, seconds: float) -> None:
         """Wait until the host has sent what it has, or for ``seconds``; then read it all."""
@@ -127,6 +121,8 @@ class RemoteRuns:
         while time.monotonic() < deadline and not self._caught_up.wait(0.1):
             if self._trouble not in (None, "connecting") and not self._connected:
                 break
+        if self._trouble == "connecting" and not self._connected:
+            self._trouble = f"no answer within {seconds:.0f} s"
         self._folder.poll(None)
 
     def poll(
@@ -135,6 +131,9 @@ class RemoteRuns:
         hurry: bool = False,
         only: Container[str] | None = None,
     ) -> list[Job]:
+        child, waited = self._child, time.monotonic() - self._began
+        if child is not None and not self._connected and waited > CONNECT_SECONDS:
+            child.kill()  # which ends the thread's wait for it
         return self._folder.poll(seconds, hurry, only)
 
     def close(self) -> None:
@@ -171,6 +170,7 @@ class RemoteRuns:
 
     def _follow(self) -> str:
         """One connection, to its end. Returns why it ended."""
+        self._began = time.monotonic()
         try:
             child = self._child = self._start()
         except OSError as error:
@@ -201,6 +201,8 @@ class RemoteRuns:
             listener.join(timeout=1.0)
             if child.stderr is not None:
                 child.stderr.close()
+        if not self._connected and time.monotonic() - self._began > CONNECT_SECONDS:
+            reason = f"no answer within {CONNECT_SECONDS:.0f} s"
         said = b"".join(noise).decode(errors="replace").strip().splitlines()
         return said[-1] if said else reason or f"the connection ended (status {child.returncode})"
 
@@ -209,6 +211,7 @@ class RemoteRuns:
         return {p.relative_to(self._mirror).as_posix(): p.stat().st_size for p in files}
 
     def _receive(self, pipe: IO[bytes]) -> None:
+        greeting = 0
         while not self._stop.is_set():
             line = pipe.readline(MAX_HEAD_BYTES)
             if not line:
@@ -216,8 +219,11 @@ class RemoteRuns:
             try:
                 head = json.loads(line)
             except ValueError:
-                continue  # a greeting of the far shell, before the first frame
-            if not isinstance(head, dict):
+                head = None
+            if not isinstance(head, dict):  # a greeting of the far shell, before the first frame
+                greeting += len(line)
+                if greeting > MAX_GREETING_BYTES:
+                    raise ValueError("what answers there is no relay of keras-mp's")
                 continue
             self._connected, self.last_heard = True, time.time()
             if "file" in head:
@@ -225,7 +231,7 @@ class RemoteRuns:
             elif "devices" in head:
                 self._devices = self._far.take(head["devices"], time.time())
             elif "error" in head:
-                self._said = str(head["error"])[:500]
+                self._said = inert(str(head["error"]))
                 self._caught_up.set()
             else:  # a sign of life: nothing is waiting to be sent
                 self._said = None

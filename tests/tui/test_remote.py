@@ -181,6 +181,41 @@ def test_a_host_that_is_down_is_said_with_the_reason(host, remote):
     assert far.error is None
 
 
+def answers(host, script):
+    """Another ssh, that does this."""
+    ssh = Path(host.path.split(":")[0]) / "ssh"
+    ssh.write_text(f"#!/bin/sh\n{script}\n")
+
+
+def test_a_login_that_hangs_is_given_up_and_tried_again(host, remote, monkeypatch):
+    answers(host, f"echo once >> {host.log}; exec sleep 600")
+    monkeypatch.setattr("tui.remote.CONNECT_SECONDS", 0.2)
+    far = remote()
+    assert far.error == "gpu1:runs: connecting …"
+    wait(lambda: far.poll() == [] and "gpu1:runs is unreachable: no answer" in far.error)
+    wait(lambda: far.poll() == [] and host.calls() >= 2)
+
+
+def test_once_does_not_wait_for_a_login_that_hangs(host, remote):
+    answers(host, "exec sleep 600")
+    far = remote()
+    far.settle(0.2)
+    assert "gpu1:runs is unreachable: no answer within" in far.error
+
+
+@pytest.mark.parametrize("noise", ["hello", "[1, 2]", "\\033[31m"])
+def test_whoever_only_makes_noise_is_no_relay(host, remote, noise):
+    answers(host, f"exec yes '{noise}'")
+    far = remote()
+    wait(lambda: "no relay of keras-mp's" in far.error)
+
+
+def test_what_a_host_complains_of_cannot_drive_the_terminal(host, remote):
+    answers(host, "printf 'go \\033[2J away\\n' >&2; exit 1")
+    far = remote()
+    wait(lambda: "go \ufffd[2J away" in far.error)
+
+
 def test_a_folder_that_is_missing_there_is_said(host, remote):
     far = remote("nowhere")
     far.settle(20)

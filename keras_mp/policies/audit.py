@@ -107,7 +107,7 @@ def audit(
         if name is None and place.layer.quantization_mode == "float8":
             findings.append(_float8(place, policy_of))
         half = keras.DTypePolicy(name).compute_dtype if name else place.layer.compute_dtype
-        if half not in HALF or _is_part(place):
+        if half not in HALF or _is_part(place) or _is_quantized(place):
             continue
         around = Circumstances(half, backend, where, structure, raw=raw)
         plan_it = f"keras_mp.plan(model, {policy_of!r}).apply(model)"
@@ -200,9 +200,14 @@ def _is_part(place: Place) -> bool:
     return place.parent is not None and place.parent.category not in ("container", "custom")
 
 
+def _is_quantized(place: Place) -> bool:
+    """Whether no policy changes what the layer computes in."""
+    return place.layer.quantization_mode not in (None, "float8")
+
+
 def _left_behind(place: Place, around: Circumstances) -> bool:
     """Whether nothing that the layer holds follows its policy, though something could."""
-    held = [inner for inner in below(place) if not inner.children]
+    held = [inner for inner in below(place) if not inner.children and not _is_quantized(inner)]
     if any(inner.layer.compute_dtype in HALF for inner in held):
         return False
     return any(hazard(inner, around) is None for inner in held)

@@ -83,6 +83,8 @@ def calibrate(model: Any, batch: Any, structure: Structure, loss: Any = None) ->
     """
     # Keras' own unpacking takes a list of inputs for inputs and targets.
     parts = batch if isinstance(batch, tuple) else (batch,)
+    if not parts:
+        raise ValueError("Expected inputs, (x, y) or (x, y, sample_weight). Received: data=()")
     largest, outputs, logits = _magnitudes(model, parts[0], structure)
     found = probe(model, parts, loss=loss, scale=1.0)
     scale = _initial_scale(found)

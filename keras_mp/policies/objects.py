@@ -99,7 +99,7 @@ def widening(variable_dtype: str) -> Policy:
     In files it is plain "float32".
     """
     policy = Policy("float32")
-    vars(policy)["_variable_dtype"] = variable_dtype
+    policy.__dict__["_variable_dtype"] = variable_dtype
     return policy
 
 

@@ -138,29 +138,31 @@ class _Planner:
 
     def _with_class(self, row: Row, place: Place) -> Row:
         """Ours where it is better, Keras' own again where a plan had changed it and it is not."""
-        if not self._replace or row.code == "quantized":
+        if row.code == "quantized":
             return row
-        in_half = keras.dtype_policies.get(row.policy).compute_dtype in HALF
-        name = better_class(place.layer)
-        # In a float32 row of a half-precision plan too, where it suits.
-        mixed = self.around.half in HALF
-        name = name if in_half or (mixed and suits_float32(name)) else None
-        if self._replace == "speed" and in_half and name is not None and costs_time(name):
-            name = None
         if row.code == "wide-output":
             sentence = f"{row.reason}: its logits are {self.around.half}'s, given in float32"
             return dataclasses.replace(row, reason=sentence, replace=HEAD)
+        changed = place.path in self.replaced
+        name = self._better(row, place, changed) if self._replace else None
+        if name is not None:
+            return dataclasses.replace(row, reason=f"{row.reason}; {why(name)}", replace=name)
+        if changed:
+            return dataclasses.replace(row, replace=KERAS + type(place.layer).__name__)
+        return row
+
+    def _better(self, row: Row, place: Place, changed: bool) -> str | None:
+        """The class of ours for a layer; an earlier plan may have ``changed`` it to that one."""
+        in_half = keras.dtype_policies.get(row.policy).compute_dtype in HALF
         if row.code in _ATTENTION and in_half:
-            name = OURS + type(place.layer).__name__
-        if place.path in self.replaced:
-            present = class_name(place.layer)
-            stays = in_half or (mixed and suits_float32(present))
-            name = present if stays else KERAS + type(place.layer).__name__
-        if name is None:
-            return row
-        if not name.startswith(OURS):
-            return dataclasses.replace(row, replace=name)
-        return dataclasses.replace(row, reason=f"{row.reason}; {why(name)}", replace=name)
+            return OURS + type(place.layer).__name__
+        name = class_name(place.layer) if changed else better_class(place.layer)
+        if name is None or name == HEAD:
+            return None
+        # In a float32 row of a half-precision plan too, where it suits.
+        suits = in_half or (self.around.half in HALF and suits_float32(name))
+        slow = self._replace == "speed" and in_half and costs_time(name)
+        return name if suits and not slow else None
 
     def summary(self) -> Gradients | None:
         """What the calibration batch showed of all gradients together."""

@@ -138,7 +138,8 @@ def set_policy(policy: Any = "auto") -> PolicyChoice:
 def policy_scope(policy: Any) -> Iterator[PolicyChoice]:
     """``set_policy`` for the layers that are built inside a ``with`` block.
 
-    The policy that was there before comes back at the end, after an exception too.
+    The policy that was there before comes back at the end, after an exception too. Keras has one
+    for each thread: other threads build under theirs, which is float32 until they set it.
 
     Example:
 

@@ -1,11 +1,9 @@
 """A plan: a policy for every layer of a model, as a value that can be stored and put on."""
 
-import json
-import math
 import re
 import weakref
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import keras
@@ -14,52 +12,10 @@ from keras_mp import _keras_internals
 from keras_mp._precision import HALF
 from keras_mp.policies.categories import is_a
 from keras_mp.policies.classes import OURS, put_class
-from keras_mp.policies.measure import Measured
 from keras_mp.policies.objects import Policy, PolicyMap, policy_named, widening
+from keras_mp.policies.plan_rows import Gradients, Row, read, written
 from keras_mp.policies.plan_table import as_text
 from keras_mp.policies.structure import Place, Structure, structure_of
-
-FORMAT = 1
-
-
-@dataclass(frozen=True)
-class Row:
-    """One layer's policy.
-
-    Attributes:
-        path: Where the layer stands (``Place.path``); "" for the model.
-        layer: Name of its class.
-        policy: What it is to compute by.
-        code: The reason, in a word that never changes. "rule" for the user's own.
-        reason: The same in a sentence.
-        replace: What is to take the layer's place, such as "keras_mp.layers.BatchNormalization";
-            None to keep it.
-        measured: What a calibration batch showed of it; None without one.
-    """
-
-    path: str
-    layer: str
-    policy: str
-    code: str
-    reason: str
-    replace: str | None = None
-    measured: Measured | None = None
-
-
-@dataclass(frozen=True)
-class Gradients:
-    """What a calibration batch showed of the loss' gradients with respect to all activations.
-
-    Attributes:
-        initial_scale: The loss scale to begin with; None if a gradient was not finite.
-        zero: Share that is zero by itself. lost: Share that float16 would make zero without loss
-            scaling. lost_scaled: And at the initial scale.
-    """
-
-    initial_scale: float | None
-    zero: float
-    lost: float
-    lost_scaled: float | None
 
 
 @dataclass(frozen=True)
@@ -149,36 +105,17 @@ class PrecisionPlan:
 
     def to_json(self) -> str:
         """The plan as JSON text; ``from_json`` reads it."""
-        rows = [_without_none(asdict(row)) for row in self.rows]
-        plan: dict[str, Any] = {"format": FORMAT, "policy": self.policy, "rows": rows}
-        if self.gradients is not None:
-            plan["gradients"] = asdict(self.gradients)
-        return json.dumps(plan, indent=1)
+        return written(self.policy, self.rows, self.gradients)
 
     @classmethod
     def from_json(cls, text: str) -> "PrecisionPlan":
         """The plan that ``to_json`` wrote.
 
         Raises:
-            ValueError: It is no plan, or one of a later format.
+            ValueError: It is no plan, or one of a later format; or a row of it, which the message
+                names, is none.
         """
-        try:
-            data = json.loads(text)
-            if data["format"] != FORMAT:
-                raise ValueError(
-                    f"The plan has another format. Expected {FORMAT}. "
-                    f"Received: format={data['format']!r}"
-                )
-            gradients = data.get("gradients")
-            return cls(
-                str(data["policy"]),
-                tuple(_row(row) for row in data["rows"]),
-                None if gradients is None else Gradients(**gradients),
-            )
-        except (KeyError, TypeError, json.JSONDecodeError) as error:
-            raise ValueError(
-                f"This is no precision plan. Expected what `to_json` wrote. Received: {text[:80]!r}"
-            ) from error
+        return cls(*read(text))
 
     def to_policy_map(self, model: Any) -> PolicyMap:
         """The plan as a map of paths, for the ``dtype`` argument of layers that are built anew.
@@ -192,26 +129,6 @@ class PrecisionPlan:
 
     def __str__(self) -> str:
         return as_text(self)
-
-
-def _without_none(row: dict[str, Any]) -> dict[str, Any]:
-    """JSON has no infinity: such magnitudes are strings, as in journals."""
-    measured = row.pop("measured")
-    if measured is not None:
-        largest = measured["largest"]
-        if largest is not None and not math.isfinite(largest):
-            measured["largest"] = str(largest)
-        row["measured"] = measured
-    return {key: value for key, value in row.items() if value is not None}
-
-
-def _row(row: dict[str, Any]) -> Row:
-    measured = row.pop("measured", None)
-    if measured is not None:
-        if isinstance(measured.get("largest"), str):
-            measured["largest"] = float(measured["largest"])
-        row["measured"] = Measured(**measured)
-    return Row(**row)
 
 
 # The plan that was put on a model last, as long as the model lives.

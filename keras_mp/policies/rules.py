@@ -10,12 +10,22 @@ from keras_mp.policies.structure import Place, Structure
 # A pattern (a path or a layer's name, or a compiled regular expression that must match the whole
 # path) or a layer class -> a policy.
 Rules = Mapping[str | re.Pattern | type, str]
+_KINDS = (str, re.Pattern, type)
 
 
 class CheckedRules:
     """The user's rules, checked: each names a policy that exists and matches some layer."""
 
     def __init__(self, rules: Rules, structure: Structure):
+        wrong: Any = rules
+        if isinstance(rules, Mapping):
+            wrong = next((key for key in rules if not isinstance(key, _KINDS)), None)
+        if wrong is not None:
+            raise TypeError(
+                "Expected rules as a dictionary: a path or layer's name, a compiled regular "
+                "expression or a layer class -> a policy. "
+                f"Received: rules={wrong!r} (of type {type(wrong).__name__})"
+            )
         self._rules: Sequence[tuple[Any, str]] = [
             (pattern, resolve(policy, f"rules[{pattern!r}]")) for pattern, policy in rules.items()
         ]

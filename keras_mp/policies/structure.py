@@ -61,7 +61,12 @@ def structure_of(model: Any) -> Structure:
 
     Raises:
         ValueError: The model is not built: a subclassed one has not got all its layers yet.
+        TypeError: It is no Keras model or layer.
     """
+    if not hasattr(model, "dtype_policy") or not hasattr(model, "built"):
+        raise TypeError(
+            f"Expected a Keras model. Received: model={model!r} (of type {type(model).__name__})"
+        )
     if not model.built:
         raise ValueError(
             "The model is not built, so its layers are not all known. Expected a model that was "

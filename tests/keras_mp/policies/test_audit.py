@@ -275,6 +275,7 @@ class TestFloat8:
         planned.apply(model)
         assert model.get_layer("body").quantization_mode == "int8"
         assert numbers(model(self.X)) == pytest.approx(before, abs=0.05)
+        assert codes(model) == codes(model, "mixed_bfloat16") == []
 
     def test_a_policy_in_a_map_is_seen_and_its_fix_runs(self):
         policies = keras_mp.PolicyMap("mixed_bfloat16")

@@ -283,3 +283,64 @@ class TestTable:
         model(X)
         rows = {row.path: row.policy for row in keras_mp.plan(model, "mixed_float16")}
         assert rows == {"": "mixed_float16", "same": "mixed_float16", "same#2": "float32"}
+
+
+class TestByHand:
+    """A plan's JSON with a mistake: the message names the row and what is wrong with it."""
+
+    @pytest.mark.parametrize(
+        ("key", "value", "told"),
+        [
+            ("policy", "float99", r"no policy of that name.*policy in rows\[1\] \(path='body'\)"),
+            ("policy", None, r"policy=None in rows\[1\]"),
+            ("path", 3, r"path=3 in rows\[1\]"),
+            ("replace", 3, r"replace=3 in rows\[1\]"),
+            ("polcy", "float32", r"polcy='float32' in rows\[1\]"),
+            ("path", "", "several of path=''"),
+            ("measured", "much", r"measured='much' in rows\[1\]"),
+        ],
+    )
+    def test_a_row(self, key, value, told):
+        data = json.loads(keras_mp.plan(small(), "mixed_float16").to_json())
+        data["rows"][1][key] = value
+        with pytest.raises(ValueError, match=told):
+            keras_mp.PrecisionPlan.from_json(json.dumps(data))
+
+    def test_a_missing_text_and_a_policy_that_there_is_not(self):
+        data = json.loads(keras_mp.plan(small(), "mixed_float16").to_json())
+        del data["rows"][1]["code"]
+        with pytest.raises(ValueError, match=r"code=nothing in rows\[1\]"):
+            keras_mp.PrecisionPlan.from_json(json.dumps(data))
+        with pytest.raises(ValueError, match="no policy of that name"):
+            keras_mp.PrecisionPlan.from_json('{"format": 1, "policy": "half", "rows": []}')
+        with pytest.raises(ValueError, match="no precision plan"):
+            keras_mp.PrecisionPlan.from_json('{"format": 1, "policy": "float32", "rows": "abc"}')
+
+    def test_an_alias_is_what_it_stands_for(self):
+        data = json.loads(keras_mp.plan(small(), "mixed_float16").to_json())
+        data["rows"][1]["policy"] = "fp32"
+        planned = keras_mp.PrecisionPlan.from_json(json.dumps(data))
+        assert planned["body"].policy == "float32"
+
+
+class TestArguments:
+    @pytest.mark.parametrize("rules", [{3: "float32"}, [("body", "float32")]])
+    def test_rules_that_are_none(self, rules):
+        with pytest.raises(TypeError, match=r"Expected rules as a dictionary.*Received: rules="):
+            keras_mp.plan(small(), "mixed_float16", rules=rules)
+
+    @pytest.mark.parametrize("model", ["model.keras", None])
+    def test_what_is_no_model(self, model):
+        for call in (keras_mp.audit, lambda m: keras_mp.plan(m, "mixed_float16")):
+            with pytest.raises(TypeError, match="Expected a Keras model"):
+                call(model)
+
+    def test_a_batch_of_nothing(self):
+        with pytest.raises(ValueError, match=r"Received: data=\(\)"):
+            keras_mp.plan(small(), "mixed_float16", data=())
+
+
+def small():
+    inputs = keras.Input((4,))
+    body = layers.Dense(8, name="body")(inputs)
+    return keras.Model(inputs, layers.Dense(2, name="end")(body))

@@ -190,3 +190,18 @@ def test_a_rule_for_the_policy_leaves_the_replacement():
     planned = keras_mp.plan(functional(), "mixed_bfloat16", rules={"norm": "mixed_float16"})
     row = planned["norm"]
     assert (row.code, row.policy, row.replace) == ("rule", "mixed_float16", OURS)
+
+
+@pytest.mark.skipif(BACKEND != "torch", reason="elsewhere plans leave layers of products alone")
+def test_a_second_plan_takes_back_what_it_does_not_ask_for():
+    model = functional()
+    keras_mp.plan(model, "mixed_bfloat16").apply(model)
+    assert type(model.get_layer("conv")) is keras_mp.layers.Conv2D
+    keras_mp.plan(model, "mixed_bfloat16", replace="speed").apply(model)
+    assert type(model.get_layer("conv")) is layers.Conv2D
+    assert type(model.get_layer("norm")) is keras_mp.layers.BatchNormalization
+    keras_mp.plan(model, "mixed_bfloat16", replace=False).apply(model)
+    assert not any(type(layer).__module__.startswith("keras_mp") for layer in model.layers)
+    keras_mp.plan(model, "mixed_bfloat16").apply(model)
+    again, first = (keras_mp.plan(one, "mixed_bfloat16") for one in (model, functional()))
+    assert [(row.reason, row.replace) for row in again] == [(r.reason, r.replace) for r in first]

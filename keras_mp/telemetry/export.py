@@ -12,11 +12,10 @@ from keras_mp.telemetry import event_proto as proto
 from keras_mp.telemetry import records as r
 from keras_mp.telemetry.decode import decode_meta
 from keras_mp.telemetry.exchange import MEMORY, about_run, events_of
-from keras_mp.telemetry.folders import events_file, meta_file, parse_events_file
+from keras_mp.telemetry.folders import MAX_META_BYTES, events_file, meta_file, parse_events_file
+from keras_mp.telemetry.growing import read_start
 from keras_mp.telemetry.tail import JournalFile
 from keras_mp.telemetry.tfrecord import frame
-
-MAX_META_BYTES = 1 << 20
 
 
 def is_run(folder: Path) -> bool:
@@ -36,8 +35,7 @@ def ranks_of(folder: Path) -> list[int]:
 def meta_of(folder: Path, rank: int = 0) -> r.Meta | None:
     """The run's ``meta.json``; None if there is none that can be read."""
     try:
-        with open(folder / meta_file(rank), "rb") as file:
-            return decode_meta(file.read(MAX_META_BYTES))
+        return decode_meta(read_start(folder / meta_file(rank), MAX_META_BYTES))
     except OSError:
         return None
 

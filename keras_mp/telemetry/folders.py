@@ -2,7 +2,6 @@
 
 import contextlib
 import errno
-import json
 import os
 import re
 import threading
@@ -11,6 +10,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Literal
 
+from keras_mp.telemetry.decode import decode_meta
+from keras_mp.telemetry.growing import read_start
 from keras_mp.telemetry.process import is_alive
 
 fcntl: ModuleType | None
@@ -22,6 +23,7 @@ except ImportError:  # Windows
 META_FILE = "meta.json"
 MARK = "tfevents"  # in the name of each event file, as TensorBoard finds them
 MAX_NAME_BYTES = 120
+MAX_META_BYTES = 1 << 20  # a longer meta.json is none of ours
 
 _EVENTS = re.compile(r"^events-(\d{1,6})(?:\.(\d{1,6}))?\.jsonl$")
 
@@ -88,13 +90,12 @@ def _lock(folder: Path) -> int | Literal[False] | None:
 def _held_by_other(folder: Path) -> bool:
     """Does another live process write this run? (Its own meta.json names it.)"""
     try:
-        raw = json.loads((folder / META_FILE).read_bytes())
-        pid, started, host = raw["pid"], raw.get("process_started"), raw.get("host")
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        meta = decode_meta(read_start(folder / META_FILE, MAX_META_BYTES))
+    except OSError:
         return False
-    if pid == os.getpid() or not isinstance(pid, int):
+    if meta is None or meta.pid == os.getpid():
         return False
-    return is_alive(pid, started, host) is True
+    return is_alive(meta.pid, meta.process_started, meta.host) is True
 
 
 def claim_run(

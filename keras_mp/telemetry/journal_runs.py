@@ -5,7 +5,8 @@ import time
 from pathlib import Path
 
 from keras_mp.telemetry.decode import decode_meta, inert
-from keras_mp.telemetry.folders import events_file, meta_file, parse_events_file
+from keras_mp.telemetry.folders import MAX_META_BYTES, events_file, meta_file, parse_events_file
+from keras_mp.telemetry.growing import read_start
 from keras_mp.telemetry.jobs import Job
 from keras_mp.telemetry.records import SCHEMA_VERSION
 from keras_mp.telemetry.tail import JournalFile
@@ -14,7 +15,6 @@ from keras_mp.telemetry.tail import JournalFile
 # At about 10 µs a record and 200 bytes each, so much of it takes a hundredth of a second.
 PREVIEW_ABOVE, PREVIEW_SHARE = 256 << 10, 1 / 16
 PREVIEW_BYTES = 256 << 10
-MAX_META_BYTES = 1 << 20
 # How much of one file is read before the next gets its turn.
 TURN_BYTES = 1 << 20
 SETTLED_NS = 2_000_000_000
@@ -146,8 +146,7 @@ class JournalRun:
             if stamp == self._meta_stamp:
                 return
             self._meta_stamp = stamp
-            with open(path, "rb") as file:
-                meta = decode_meta(file.read(MAX_META_BYTES))
+            meta = decode_meta(read_start(path, MAX_META_BYTES))
         except FileNotFoundError:
             self._meta_trouble = f"{path.name} is missing"
             return

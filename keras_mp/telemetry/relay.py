@@ -24,11 +24,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from keras_mp.telemetry.event_runs import event_files
-from keras_mp.telemetry.folders import MARK, META_FILE, parse_events_file
+from keras_mp.telemetry.folders import MARK, MAX_META_BYTES, META_FILE, parse_events_file
+from keras_mp.telemetry.growing import open_at_once, read_start
 
 # A frame holds at most this much, so that a slow line carries every run's news in turn.
 FRAME_BYTES = 256 << 10
-MAX_META_BYTES = 1 << 20
 # How often a folder without a journal is searched for event files of other programs.
 LOOK_SECONDS = 5.0
 
@@ -111,7 +111,7 @@ class Relay:
     def _news(self, name: str, path: Path) -> Frame | None:
         sent = self._sent.get(name, 0)
         try:
-            with open(path, "rb", buffering=0) as file:
+            with open_at_once(path) as file:
                 size = os.fstat(file.fileno()).st_size
                 if size < sent:
                     sent = 0  # another file of this name: the other end begins again too
@@ -130,7 +130,7 @@ class Relay:
             stamp = (status.st_mtime_ns, status.st_size)
             if self._metas.get(name) == stamp or status.st_size > MAX_META_BYTES:
                 return None
-            data = path.read_bytes()
+            data = read_start(path, MAX_META_BYTES)
         except OSError:
             return None
         self._metas[name] = stamp

@@ -1,4 +1,4 @@
-"""Read a journal file while it grows. Never raises, never waits, never loses a complete line.
+"""Read a journal file while it grows: never loses a complete line, never raises (``growing.py``).
 
     reader = JournalFile("runs/resnet50/events-0.jsonl")
     while True:
@@ -7,23 +7,21 @@
 
 Each call reads what has been appended since the last, by byte offset, at most ``max_bytes`` of it.
 The unfinished line at the end is kept back until its end arrives. A damaged line is skipped and
-counted. A file that became shorter or gave its name to another: reading begins again, and
-``restarts`` counts it.
+counted.
 """
 
 import os
 from collections.abc import Iterator
-from pathlib import Path
 
 from keras_mp.telemetry.decode import Unknown, decode
+from keras_mp.telemetry.growing import GrowingFile
 from keras_mp.telemetry.records import SCHEMA_VERSION, Record, Start
 
-CHUNK_BYTES = 1 << 20
 # A longer line is no record of ours; its bytes are not kept while its end is awaited.
 MAX_LINE_BYTES = 1 << 20
 
 
-class JournalFile:
+class JournalFile(GrowingFile):
     """One journal file, read from where the last call stopped.
 
     Args:
@@ -33,45 +31,23 @@ class JournalFile:
     Attributes:
         offset: Bytes consumed, up to the end of the last complete line.
         corrupt: Complete lines that held no record.
-        restarts: How often the file was found replaced by a shorter one.
         refused: Why nothing more is read (a newer schema), in a sentence; None while it is read.
-        error: Why the last call could not read, in a sentence; None if it could.
+        restarts, error: See GrowingFile.
     """
 
     def __init__(self, path: str | os.PathLike[str], offset: int = 0):
-        self.path = Path(path)
+        # From the byte before: if it ends a line, passing over the rest of that line loses nothing.
+        super().__init__(path, max(0, offset - 1))
         self.offset = offset
         self.corrupt = 0
-        self.restarts = 0
         self.refused: str | None = None
-        self.error: str | None = None
-        # From the byte before: if it ends a line, passing over the rest of that line loses nothing.
-        self._position = max(0, offset - 1)
-        self._inode = 0
         self._tail = b""
         self._skipping = offset > 0  # inside a line whose beginning is not wanted
         self._silent = offset > 0  # ... and is no damage either
 
-    def size(self) -> int:
-        """Bytes in the file now; 0 if it cannot be told."""
-        return self._stat()[0]
-
     def behind(self) -> int:
         """Bytes that were appended and not read yet."""
-        if self.refused:
-            return 0
-        size, inode = self._stat()
-        return size if self._replaced(size, inode) else size - self._position
-
-    def _stat(self) -> tuple[int, int]:
-        try:
-            status = os.stat(self.path)
-        except (OSError, ValueError):
-            return self._position, self._inode
-        return status.st_size, status.st_ino
-
-    def _replaced(self, size: int, inode: int) -> bool:
-        return size < self._position or (self._inode not in (0, inode) and self._position > 0)
+        return 0 if self.refused else super().behind()
 
     def read(self, max_bytes: int | None = None) -> list[Record]:
         """The records appended since the last call; empty if there are none.
@@ -86,35 +62,15 @@ class JournalFile:
         """Like ``read``, in blocks of about a megabyte, so that memory stays bounded."""
         if self.refused:
             return
-        self.error = None
-        try:
-            with open(self.path, "rb", buffering=0) as file:
-                status = os.fstat(file.fileno())
-                size = status.st_size
-                if self._replaced(size, status.st_ino):
-                    self._restart()
-                self._inode = status.st_ino
-                file.seek(self._position)
-                # No further than the size at the start: a fast writer must not hold us for ever.
-                left = size - self._position
-                left = left if max_bytes is None else min(left, max_bytes)
-                while left > 0 and not self.refused:
-                    data = file.read(min(CHUNK_BYTES, left))
-                    if not data:
-                        break
-                    self._position += len(data)
-                    left -= len(data)
-                    yield self._records(data)
-        except FileNotFoundError:
-            self.error = "the file is gone" if self._position else "the file does not exist"
-        except (OSError, ValueError) as error:
-            self.error = f"the file cannot be read ({getattr(error, 'strerror', None) or error})"
+        for data in self._chunks(max_bytes):
+            yield self._records(data)
+            if self.refused:
+                return
 
     def _restart(self) -> None:
-        self.offset = self._position = 0
+        self.offset = 0
         self._tail = b""
         self._skipping = self._silent = False
-        self.restarts += 1
 
     def _records(self, data: bytes) -> list[Record]:
         lines = (self._tail + data).split(b"\n")

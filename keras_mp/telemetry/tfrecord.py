@@ -9,14 +9,14 @@ grpc into the dashboard, half a second before its first picture, and reads 4,000
 import os
 import struct
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
+
+from keras_mp.telemetry.growing import CHUNK_BYTES, GrowingFile
 
 HEAD, TAIL = 12, 4
 # A longer frame holds images, graphs or histograms and no curve: it is passed over unread.
 MAX_FRAME_BYTES = 16 << 10
-CHUNK_BYTES = 1 << 20
 # From so many bytes on, check sums of many frames side by side are faster than one after the other.
 SIDE_BY_SIDE = 4096
 
@@ -101,78 +101,33 @@ def _next_head(data: bytes, start: int) -> int:
     return start + int(found[0]) if len(found) else -1
 
 
-class FrameFile:
-    """The frames of one growing file, by byte offset; the twin of ``tail.JournalFile``.
+class FrameFile(GrowingFile):
+    """The frames of one growing file.
 
-    Never raises, never waits, keeps an unfinished frame back until its end arrives. A damaged frame
-    is passed over, and reading goes on at the next place where a length checks.
+    An unfinished frame is kept back until its end arrives. A damaged one is passed over, and
+    reading goes on at the next place where a length checks.
 
     Attributes:
         corrupt: Damaged frames. passed: frames too long to hold a curve.
-        restarts: How often the file was found replaced by another.
-        error: Why the last call could not read, in a sentence; None if it could.
+        restarts, error: See GrowingFile.
     """
 
     def __init__(self, path: str | os.PathLike[str]):
-        self.path = Path(path)
+        super().__init__(path)
         self.corrupt = 0
         self.passed = 0
-        self.restarts = 0
-        self.error: str | None = None
-        self._begin()
+        self._restart()
 
-    def _begin(self) -> None:
-        self._position = 0
-        self._inode = 0
+    def _restart(self) -> None:
         self._tail = b""
-        self._skip = 0  # bytes of a long frame still to come
         self._lost = False  # looking for the next length that checks
-
-    def size(self) -> int:
-        """Bytes in the file now; those read if it cannot be told."""
-        return self._stat()[0]
-
-    def behind(self) -> int:
-        """Bytes that were appended and not read yet."""
-        size, inode = self._stat()
-        return size if self._replaced(size, inode) else size - self._position
-
-    def _stat(self) -> tuple[int, int]:
-        try:
-            status = os.stat(self.path)
-        except (OSError, ValueError):
-            return self._position, self._inode
-        return status.st_size, status.st_ino
-
-    def _replaced(self, size: int, inode: int) -> bool:
-        return size < self._position or (self._inode not in (0, inode) and self._position > 0)
 
     def read(self, max_bytes: int = CHUNK_BYTES) -> list[bytes]:
         """The data of the frames appended since the last call, of about ``max_bytes``."""
-        self.error = None
-        try:
-            with open(self.path, "rb", buffering=0) as file:
-                status = os.fstat(file.fileno())
-                if self._replaced(status.st_size, status.st_ino):
-                    self._begin()
-                    self.restarts += 1
-                self._inode = status.st_ino
-                if self._skip:
-                    step = min(self._skip, status.st_size - self._position)
-                    self._skip -= step
-                    self._position += step
-                file.seek(self._position)
-                data = file.read(min(max_bytes, status.st_size - self._position))
-        except FileNotFoundError:
-            self.error = "the file is gone" if self._position else "the file does not exist"
-            return []
-        except (OSError, ValueError) as error:
-            self.error = f"the file cannot be read ({getattr(error, 'strerror', None) or error})"
-            return []
-        self._position += len(data)
-        return self._frames(self._tail + data)
+        return [found for data in self._chunks(max_bytes) for found in self._frames(data)]
 
     def _frames(self, data: bytes) -> list[bytes]:
+        data = self._tail + data
         found: list[bytes] = []
         sums: list[int] = []
         at = 0
@@ -190,7 +145,7 @@ class FrameFile:
             end = at + HEAD + length + TAIL
             if length > MAX_FRAME_BYTES:
                 self.passed += 1
-                self._skip = max(0, end - len(data))
+                self._unread = max(0, end - len(data))
                 at = min(end, len(data))
                 continue
             if end > len(data):

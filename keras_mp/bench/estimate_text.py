@@ -133,7 +133,9 @@ def memory_lines(
             label = pad(f"{batch} {RECIPES[name].title}", wide + 5)
             lines.append(f"{label}{bar(each, top, BAR, signs)} {size(each.total)}")
     if largest is not None:
-        fits = ", ".join(f"{RECIPES[name].title} {count(b)}" for name, b in largest.items())
+        fits = ", ".join(
+            f"{RECIPES[name].title} {count(b) if b else 'none'}" for name, b in largest.items()
+        )
         lines += ["", f"largest batch within {size(budget)}, a tenth of it left free: {fits}"]
     return lines
 

@@ -51,9 +51,9 @@ RECIPES: dict[str, Recipe] = {
     for recipe in (
         Recipe("float32", "float32", 4, 0, 4, 4, 4, "everything in float32"),
         Recipe(
-            *("mixed", "mixed (ours)", 2, 4, 4, 4, 2),
+            *("mixed", "mixed policy", 2, 4, 4, 4, 2),
             "mixed_float16 or mixed_bfloat16: the variables are the masters; the half-precision "
-            "copies that layers cast live until the backward pass",
+            "copies that Keras' layers cast live until the backward pass (on torch not a plan's)",
         ),
         Recipe(
             *("paper", "paper's recipe", 2, 4, 2, 4, 2),

@@ -157,7 +157,7 @@ def memory(args: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
         }
         for batch in args.batch_sizes
     }
-    largest = None
+    largest: dict[str, int] | None = None
     if args.memory is not None:
         largest = {
             name: footprint.largest_batch(
@@ -169,7 +169,8 @@ def memory(args: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
     lines = estimate_text.memory_lines(of, largest, args.memory, encoding.startswith("utf"))
     lines += [
         "",
-        "By arithmetic: what Keras' layers keep in float32, and temporary room, come on top.",
+        "By arithmetic: what Keras' layers keep in float32, and temporary room, come on top; the",
+        "mixed policy's weights are copies, which layers of keras_mp.plan do not keep (torch).",
         "Measured on your model: keras-mp bench MODEL.",
     ]
     found: dict[str, Any] = {

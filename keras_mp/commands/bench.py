@@ -84,9 +84,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _gigabytes(text: str) -> int:
-    number = text.upper().removesuffix("B").removesuffix("G").strip()
+    unit = 2**30 if text.upper().endswith("GIB") else 10**9
+    number = text.upper().removesuffix("B").removesuffix("I").removesuffix("G").strip()
     try:
-        size = float(number) * 1e9
+        size = float(number) * unit
     except ValueError:
         size = -1
     if not 0 < size < float("inf"):

@@ -86,7 +86,11 @@ def _amount(text: str) -> float:
 
 
 def _bytes(text: str) -> float:
-    value = _amount(re.sub(r"(?<=[kmgtKMGT\d ])[bB]$", "", text.strip()))
+    binary = re.fullmatch(r"(.*?)\s*([kmgt])ib", text.strip(), re.IGNORECASE)
+    if binary:  # 16GiB
+        value = _amount(binary[1]) * 1024 ** ("kmgt".index(binary[2].lower()) + 1)
+    else:
+        value = _amount(re.sub(r"(?<=[kmgtKMGT\d ])[bB]$", "", text.strip()))
     if not 0 < value < float("inf"):
         raise argparse.ArgumentTypeError(f"expected a size such as 16GB. Received: {text!r}")
     return value
@@ -104,8 +108,11 @@ def _batches(text: str) -> list[int]:
 def _split(text: str) -> dict[str, float]:
     try:
         pairs = [part.split("=") for part in text.split(",")]
-        return {name.strip(): float(value) for name, value in pairs}
+        parts = {name.strip(): float(value) for name, value in pairs}
+        if len(parts) < len(pairs):
+            raise ValueError("a part twice")
+        return parts
     except ValueError:
         raise argparse.ArgumentTypeError(
-            f"expected parts such as input=2,compute=7,optimizer=1. Received: {text!r}"
+            f"expected parts, each once, such as input=2,compute=7. Received: {text!r}"
         ) from None

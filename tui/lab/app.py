@@ -19,6 +19,7 @@ class LabApp(MonitorApp):
     """
 
     TITLE = "keras-mp lab"
+    INSTEAD = ""  # where the terminal is too small, nothing else shows the lab
 
     def __init__(
         self,

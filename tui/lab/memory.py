@@ -4,7 +4,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import ClassVar
 
-from keras_mp.bench.footprint import PARTS, RECIPES, SLOTS, Footprint, footprint, largest_batch
+from keras_mp.bench.capacity import HEADROOM
+from keras_mp.bench.footprint import PARTS, RECIPES, SLOTS, Footprint, footprint
 from keras_mp.policies.cards import cards
 from keras_mp.telemetry.format import count, share, size
 from tui.drawing.roles import Role, Row
@@ -88,12 +89,18 @@ class MemoryPage(Page):
         for name in RECIPES:
             found[name] = footprint(self.parameters, self.activations, self.batch, name, slots)
             if name == "mixed":
-                found[name] = self._keeps(found[name], self.net.kept_ours)
-                found[STOCK] = self._keeps(found[name], self.net.kept_stock)
+                net, arithmetic = self.net, found[name]
+                found[name] = self._keeps(arithmetic, net.kept_ours, net.casts_ours)
+                found[STOCK] = self._keeps(arithmetic, net.kept_stock, net.casts_stock)
         return found
 
-    def _keeps(self, of: Footprint, kept: float) -> Footprint:
-        return replace(of, activations=round(kept * self.factor * self.batch))
+    def _keeps(self, of: Footprint, kept: float, casts: int) -> Footprint:
+        """With what was measured: of the weights only what is kept in half precision besides."""
+        return replace(
+            of,
+            weights=round(casts * self.factor),
+            activations=round(kept * self.factor * self.batch),
+        )
 
     def rows(self, width: int, height: int, look: Look) -> Sequence[Row]:
         f = self.factor
@@ -147,21 +154,17 @@ class MemoryPage(Page):
 
     def _fits(self) -> Iterator[Row]:
         memory = (self.card.memory or 0.0) * 1e9
-        slots = SLOTS[self.optimizer]
-        # A recipe counts two bytes a number in mixed precision; so many numbers are kept then.
-        kept = {"float32": self.activations, "mixed": self.net.kept_ours / 2 * self.factor}
-        batches = {
-            name: largest_batch(memory, self.parameters, numbers, name, slots)
-            for name, numbers in kept.items()
-        }
+        batches = {}
+        for name, of in self.footprints().items():
+            room = memory * (1 - HEADROOM) - (of.total - of.activations)
+            batches[name] = max(0, int(room * self.batch // of.activations))
         yield text(
             (f"{self.card.device.name} ({self.card.memory:g} GB): ", "muted"),
             f"batch {count(batches['float32'])} in float32, {count(batches['mixed'])} in mixed",
             (", a tenth free", "muted"),
         )
-        yield text(
-            ("mixed: measured on torch. Some of Keras' own layers keep float32 inside.", "muted")
-        )
+        words = "mixed: measured on torch. Its masters are the weights; weights: copies kept."
+        yield text((words, "muted"))
 
 
 def _cells(texts: Sequence[str]) -> str:

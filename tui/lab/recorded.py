@@ -44,7 +44,8 @@ class Net:
     Attributes:
         parameters: Trainable numbers.
         kept, kept_stock, kept_ours: Bytes a sample in float32, in mixed_bfloat16 with Keras' own
-            layers, and with those of ``keras_mp.layers`` that do better.
+            layers, and as ``keras_mp.plan`` has it.
+        casts_stock, casts_ours: Bytes of half-precision copies of weights, kept besides.
     """
 
     name: str
@@ -52,6 +53,8 @@ class Net:
     kept: float
     kept_stock: float
     kept_ours: float
+    casts_stock: int
+    casts_ours: int
 
 
 def _load(name: str) -> Any:
@@ -135,6 +138,8 @@ def nets() -> tuple[Net, ...]:
             net["float32"]["bytes_a_sample"],
             net["stock"]["bytes_a_sample"],
             net["ours"]["bytes_a_sample"],
+            net["stock"]["weight_casts"],
+            net["ours"]["weight_casts"],
         )
         for net in _load("memory.json")["nets"]
     )

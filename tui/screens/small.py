@@ -21,8 +21,8 @@ class SmallText(Lines):
         size = self.app.size
         words = (
             f"keras-mp needs a terminal of {MIN_WIDTH} x {MIN_HEIGHT} or more; "
-            f"this one has {size.width} x {size.height}. Enlarge it, or press q and use "
-            "keras-mp monitor --once."
+            f"this one has {size.width} x {size.height}. Enlarge it, or press q"
+            f"{getattr(self.app, 'INSTEAD', ' and use keras-mp monitor --once')}."
         ).split()
         rows, line = [], ""
         for word in words:

@@ -273,6 +273,7 @@ def test_a_questionable_speedup_is_computed_and_questioned(capsys):
         (),
         ("--hours", "100", "--speedup", "2", "--device", "V100"),
         ("--hours", "100", "--device", "V100", "--split", "compute=1"),
+        ("--hours", "100", "--speedup", "2", "--split", "compute=1,compute=2"),
         ("--parameters", "1M"),
         ("--parameters", "1M", "--activations", "0"),
         ("--parameters", "1M", "--activations", "1M", "--batch-sizes", "0"),

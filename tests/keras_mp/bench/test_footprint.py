@@ -112,6 +112,21 @@ def test_the_command_prints_a_table_and_bars(capsys):
     assert set(found["largest_batch"]) == set(RECIPES)
 
 
+@pytest.mark.parametrize(
+    ("text", "size"), [("16GB", 16e9), ("16g", 16e9), ("16 GiB", 2**34), ("512MiB", 2**29)]
+)
+def test_a_size_may_be_of_either_kind(text, size):
+    from keras_mp.cli import build_parser
+
+    assert build_parser().parse_args(["estimate", "--memory", text]).memory == size
+
+
+def test_where_not_one_sample_fits_it_says_none(capsys):
+    few = ["estimate", "--parameters", "1M", "--activations", "1M", "--memory", "1MB"]
+    assert main(few) == 0
+    assert "float32 none, mixed policy none" in capsys.readouterr().out
+
+
 def test_without_unicode_the_bars_are_letters(capsys, monkeypatch):
     import io
     import sys

@@ -203,8 +203,12 @@ class TestCommand:
 
 
 def test_a_gigabyte_is_a_number():
+    from keras_mp.cli import build_parser
+
     with pytest.raises(SystemExit):
         main(["bench", "m.keras", "--memory", "much"])
+    for text, size in (("80", 80e9), ("80GB", 80e9), ("80 g", 80e9), ("80GiB", 80 * 2**30)):
+        assert build_parser().parse_args(["bench", "m.keras", "--memory", text]).memory == size
 
 
 class Terminal(io.StringIO):

@@ -47,6 +47,15 @@ async def test_snapshot(name):
     assert shown == path.read_text()
 
 
+async def test_a_terminal_that_is_too_small_is_told_how_large_it_must_be():
+    app = LabApp()
+    async with app.run_test(size=(60, 20)) as pilot:
+        await pilot.pause()
+        shown = " ".join(" ".join(screen_text(app)).split())
+        assert "80 x 24 or more; this one has 60 x 20. Enlarge it, or press q." in shown
+        assert "monitor" not in shown  # which would not show the lab
+
+
 async def test_pages_by_number_and_by_tab_and_round_the_end():
     app = LabApp()
     async with app.run_test(size=SIZE) as pilot:

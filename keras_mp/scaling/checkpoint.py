@@ -108,7 +108,12 @@ def load(optimizer: Any, store: Any) -> None:
 
 
 def finish_build(optimizer: Any) -> None:
-    """Give a freshly built optimizer what was loaded before it was built."""
+    """Give a freshly built optimizer what was loaded before it was built.
+
+    One that is built in the trace of a step gets it later: there its variables have no values yet.
+    """
+    if not optimizer._kernel.can_bind():
+        return
     waiting: Waiting = optimizer._waiting
     inner, waiting.inner = waiting.inner, None
     scaler, waiting.scaler = waiting.scaler, None

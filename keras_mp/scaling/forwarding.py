@@ -60,7 +60,17 @@ class ForwardsToInner:
             )
 
 
-def check_accumulation(inner: Any) -> None:
+def check_inner(inner: Any, variables: list[Any]) -> None:
+    """Refuse a built inner optimizer that cannot do what is asked of it.
+
+    Raises:
+        ValueError: With what to do instead.
+    """
+    _check_accumulation(inner)
+    _check_variables(inner, variables)
+
+
+def _check_accumulation(inner: Any) -> None:
     """Refuse optimizers in a MultiOptimizer that accumulate: each would count updates its way."""
     for one in getattr(inner, "optimizers", ()):
         if one.gradient_accumulation_steps:
@@ -70,6 +80,22 @@ def check_accumulation(inner: Any) -> None:
                 f"micro-batches. Received: {type(one).__name__}(gradient_accumulation_steps="
                 f"{one.gradient_accumulation_steps!r})"
             )
+
+
+def _check_variables(inner: Any, variables: list[Any]) -> None:
+    """Refuse an inner optimizer that was built without some of the variables it is to update."""
+    for variable in variables:
+        try:
+            inner._get_variable_index(variable)
+        except KeyError:
+            raise ValueError(
+                "The inner optimizer is built already, for other variables than these: it has no "
+                f"slots for {getattr(variable, 'path', variable.name)!r}. After layers were frozen "
+                "or unfrozen, compile with a new wrapper around a new optimizer; "
+                "initial_scale=old_optimizer.loss_scale keeps the scale. "
+                f"Received: inner_optimizer={type(inner).__name__}, built; {len(variables)} "
+                "variables"
+            ) from None
 
 
 def check_scaled_once(inner: Any) -> None:

@@ -10,7 +10,7 @@ from keras_mp.scaling import checkpoint
 from keras_mp.scaling.arguments import take_over_fixed_scale, the_same, unwrapped
 from keras_mp.scaling.binding import BindsAModel
 from keras_mp.scaling.device_state import DeviceState
-from keras_mp.scaling.forwarding import ForwardsToInner, check_accumulation, check_scaled_once
+from keras_mp.scaling.forwarding import ForwardsToInner, check_inner, check_scaled_once
 from keras_mp.scaling.kernels import kernel_for
 from keras_mp.scaling.masters import Masters, masters_for
 from keras_mp.scaling.observing import KerasNames, TellsTheHost
@@ -152,7 +152,7 @@ class LossScaleOptimizer(
             self._master_variables = masters.variables
         if not self.inner_optimizer.built:
             self.inner_optimizer.build(self._targets)
-        check_accumulation(self.inner_optimizer)
+        check_inner(self.inner_optimizer, self._targets)
         for i, (variable, target) in enumerate(zip(variables, self._targets, strict=True)):
             self._trainable_variables_indices[self._var_key(variable)] = i
             self._trainable_variables_indices[self._var_key(target)] = i

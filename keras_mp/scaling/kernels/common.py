@@ -80,7 +80,8 @@ class Kernel:
         raise NotImplementedError
 
     def can_bind(self) -> bool:
-        """Whether values can be read now. Else the kernel has the optimizer bind again later."""
+        """Whether values can be read now. Else the kernel has the optimizer bind (and take what was
+        loaded before it was built) later."""
         return True
 
     def bind(self, binding: Any, protected: list[Any]) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_mp import _keras_internals
+from keras_mp.scaling import checkpoint
 from keras_mp.scaling.device_state import Values
 from keras_mp.scaling.kernels import tensorflow_check as check
 from keras_mp.scaling.kernels import tensorflow_replicas as strategies
@@ -218,10 +219,12 @@ class TensorFlowKernel(Kernel):
         return False
 
     def bind_late(self) -> None:
+        """What had to wait until the variables have values."""
         if self.bind_after not in (None, tf.compat.v1.get_default_graph()):
             self.bind_after = None
             with tf.init_scope():
                 self.optimizer._take_binding()
+                checkpoint.finish_build(self.optimizer)
 
     def bind(self, binding: Any, protected: list[Any]) -> None:
         self.binding = binding

@@ -217,6 +217,24 @@ def test_state_that_is_loaded_before_the_optimizer_is_built_waits_for_it(tmp_pat
     assert everything(target) == everything(source)
 
 
+@pytest.mark.parametrize("bound", [False, True])
+def test_state_that_waits_for_fit_to_build_the_optimizer_is_there_at_its_first_step(
+    bound, tmp_path
+):
+    source, target = make(), make(build=False)
+    if bound:
+        target.optimizer.bind(target)
+        source.optimizer.bind(source)
+    train(source, BAD)
+    by_weights_file(source, target, tmp_path)
+    assert not target.optimizer.built
+    for model in (source, target):
+        train(model, BAD, epochs=2)
+    assert target.optimizer._state.read() == source.optimizer._state.read()
+    assert target.optimizer.skipped_steps == 3
+    assert everything(target) == everything(source)
+
+
 # What a file holds.
 
 

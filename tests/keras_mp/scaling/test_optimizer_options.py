@@ -273,6 +273,14 @@ def test_unfreezing_variables_that_the_optimizer_never_saw_is_refused():
         model.fit(x, y, verbose=0)
 
 
+def test_an_optimizer_that_was_built_without_some_variables_is_not_wrapped():
+    inner, variables = keras.optimizers.Adam(0.125), [keras.Variable([1.0]), keras.Variable([2.0])]
+    inner.build(variables[:1])
+    optimizer = keras_mp.LossScaleOptimizer(inner)
+    with pytest.raises(ValueError, match=r"no slots for '\w+'. After layers were frozen"):
+        optimizer.build(variables)
+
+
 # Several optimizers in one.
 
 

@@ -83,7 +83,7 @@ def load(path: Path) -> tuple[Settings, dict[str, Any], str | None]:
             raise ValueError("expected an object")
     except FileNotFoundError:
         return settings, {}, None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         return settings, {}, f"The settings in {path} cannot be read ({error}); defaults are used."
     names = {f.name for f in fields(Settings)}
     wrong = []

@@ -17,6 +17,10 @@ Kind = Literal["linear", "log2", "log10"]
 _SPREAD_FOR_LOG = 50.0
 
 
+# A range of larger values overflows; what lies beyond stands at the edge.
+LARGEST = 1e307
+
+
 @dataclass(frozen=True)
 class Axis:
     """A range of values and how they map to height.
@@ -60,7 +64,7 @@ def value_axis(
         count: At least 2.
         label: Formats a value (not a mapped unit).
     """
-    ends = _to_units(np.array([low, high], dtype=np.float64), kind)
+    ends = _to_units(np.clip(np.array([low, high]), -LARGEST, LARGEST), kind)
     if not np.isfinite(ends).all():
         return Axis(kind, 0.0, 1.0, (), ())
     bottom, top = float(ends[0]), float(ends[1])
@@ -68,7 +72,7 @@ def value_axis(
         bottom, top, ticks = _octaves(bottom, top, count)
         return Axis(kind, bottom, top, ticks, _tidy([label(2.0**t) for t in ticks]))
     if top - bottom <= 1e-9 * max(abs(top), abs(bottom), 1e-300):
-        pad = abs(top) * 0.05 or 0.5
+        pad = (abs(top) * 0.05 if kind == "linear" else 0.5) or 0.5
         bottom, top = bottom - pad, top + pad
     if kind == "log10":
         if top - bottom < 1.0:

@@ -66,6 +66,7 @@ class Chart:
     empty: str = "no data yet"
 
 
+@np.errstate(over="ignore", invalid="ignore")  # the mean of what is too large for it
 def draw(chart: Chart, width: int, height: int, charset: Charset) -> list[Row]:
     """The chart in exactly ``height`` rows of ``width`` cells, each row as pieces of text."""
     rows: list[Row] = [padded([(chart.title, "strong"), (f"  {_note(chart)}", "text")], width)]
@@ -136,7 +137,7 @@ def _axis(chart: Chart, span: tuple[float, float], plot_rows: int) -> Axis:
             seen = seen[seen > 0]
         # Reductions without a copy first: only a series with NaN or infinities pays for the mask.
         low, high = (seen.min(), seen.max()) if len(seen) else (np.nan, np.nan)
-        if len(seen) and not np.isfinite(low + high):
+        if len(seen) and not (np.isfinite(low) and np.isfinite(high)):
             finite = seen[np.isfinite(seen)]
             low, high = (finite.min(), finite.max()) if len(finite) else (np.nan, np.nan)
         lows.append(float(low))

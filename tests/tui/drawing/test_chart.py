@@ -1,5 +1,7 @@
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from tui.drawing.chart import Chart, Series, draw
@@ -111,3 +113,22 @@ def test_two_lines_keep_their_own_roles():
 def test_one_point_is_visible():
     chart = Chart("loss", [Series(np.array([1.0]), np.array([0.5]))], number)
     assert any("line" in {role for _, role in row} for row in draw(chart, 30, 6, BRAILLE))
+
+
+EDGES = [0.0, 1e308, -1e308, 5e-324, np.nan, np.inf, -np.inf]
+VALUES = st.lists(st.one_of(st.floats(), st.sampled_from(EDGES)), max_size=30)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.lists(VALUES, min_size=1, max_size=3),
+    st.sampled_from([None, "linear", "log10", "log2"]),
+    st.integers(16, 60),
+    st.integers(4, 12),
+    st.booleans(),
+)
+def test_any_numbers_make_a_chart_of_the_size_asked_for(columns, kind, width, height, noisy):
+    series = [Series(np.arange(float(len(y))), np.array(y), noisy=noisy) for y in columns]
+    rows = draw(Chart("loss", series, lambda v: f"{v:.3g}", kind=kind), width, height, BRAILLE)
+    assert len(rows) == height
+    assert {cell_len("".join(text for text, _ in row)) for row in rows} == {width}

@@ -19,9 +19,9 @@ from keras_mp.scaling.kernels.torch_fused import (
     is_plain_sgd,
 )
 from keras_mp.scaling.kernels.torch_general import unscale_and_check
-from keras_mp.scaling.kernels.torch_graph import inspect_graph
+from keras_mp.scaling.kernels.torch_graph import LossGraphs
 from keras_mp.scaling.kernels.torch_guard import TorchGuard, TorchLossGuard
-from keras_mp.scaling.kernels.torch_ops import dense
+from keras_mp.scaling.kernels.torch_ops import dense, norms
 from keras_mp.scaling.kernels.torch_ring import TorchRing
 from keras_mp.scaling.kernels.torch_select import select_apply
 from keras_mp.scaling.kernels.torch_state import RUN, TorchState
@@ -56,9 +56,7 @@ class TorchKernel(Kernel):
         self.forward: ForwardWatch | None = None
         self.told = TorchTold(self)
         self.place: int | None = None
-        self.losses = 0  # scaled so far
-        self.half: bool | None = False  # float16 was seen in some loss' graph
-        self.told_half: bool | None = None
+        self.graphs = LossGraphs(optimizer)
         self.plain_sgd = is_plain_sgd(self.inner, self.variables)
         self.headroom_every = 0
         self.largest: Any = None
@@ -74,7 +72,7 @@ class TorchKernel(Kernel):
     def scale_loss(self, loss: Any) -> Any:
         compiling = torch.compiler.is_compiling()
         if not compiling and getattr(loss, "grad_fn", None) is not None:
-            self._inspect(loss)
+            self.graphs.see(loss)
         self.loss = loss.detach()
         if self.loss_guard is not None:
             self.loss_guard.settle(torch.isfinite(self.loss))
@@ -97,24 +95,6 @@ class TorchKernel(Kernel):
             self.place = None if layer is None else self.place_of(layer)
         forward.forget()
 
-    def _inspect(self, loss: Any) -> None:
-        """Look at a loss' graph: at the first few, for several may take turns, then ever less
-        often, since a look costs as much as a small step."""
-        self.losses += 1
-        if self.losses > 4 and self.losses & (self.losses - 1):
-            return
-        parameters = [v.value for v in self.optimizer._trainable_variables]
-        half, distances = inspect_graph(loss, parameters)
-        # A loss without float16 beside one with it: the scale is for both. None: torch cannot tell.
-        self.half = self.half or half
-        news = self.half
-        if self.optimizer._in_flight or self.half == self.told_half:
-            # Gradients of a loss that was scaled before are on their way here; or no news.
-            news = None
-        else:
-            self.told_half = self.half
-        self.optimizer._saw_graph(news, {**distances, **self.optimizer._distances})
-
     def bind(self, binding: Any, protected: list[Any]) -> None:
         model = binding.model
         self.binding = binding
@@ -124,6 +104,8 @@ class TorchKernel(Kernel):
         # Weakly: the model's hooks must not keep a replaced optimizer alive.
         kernel = weakref.ref(self)
 
+        # Outside of a compiled step's graphs, of which it would be one more.
+        @torch.compiler.disable
         def before_forward(_model: Any, inputs: Any) -> None:
             alive = kernel()
             if alive is not None and torch.is_grad_enabled():  # and is no prediction
@@ -139,7 +121,7 @@ class TorchKernel(Kernel):
     def refresh(self) -> None:
         """A change from outside makes the copies anew."""
         model = None if self.binding is None else self.binding.model
-        if getattr(model, "jit_compile", False):
+        if model is not None and model.jit_compile:
             self._part()
         if self.guard is not None:
             self.guard.refresh()
@@ -149,15 +131,11 @@ class TorchKernel(Kernel):
 
     def begin(self, inputs: Any) -> None:
         """Before each forward pass of the bound model that trains."""
-        if torch.compiler.is_compiling():
-            if self.guard is not None:
-                self.guard.take()  # copies, which the compiler fuses
-        else:
-            self.refresh()
-            if self.forward is not None:
-                self.forward.begin(inputs)
+        self.refresh()
         if self.loss_guard is not None:
             self.loss_guard.begin()
+        if self.forward is not None and not self.binding.model.jit_compile:
+            self.forward.begin(inputs)
 
     # The step.
 
@@ -176,17 +154,15 @@ class TorchKernel(Kernel):
         if ring is not None:
             ring.start(state, changed)
         scale = float("nan") if self.follow_device else float(state.host_scale_found[0])
-        norms = self._norms(grads, variables) if ring and self.follow_device else None
-        measure = ring is not None and norms is None
+        each = self._norms(grads, variables) if ring and self.follow_device else None
+        measure = ring is not None and each is None
         if self.headroom_every and (state.steps + 1) % self.headroom_every == 0:
-            norms_of = self._norms(grads, variables, float("inf"))
-            torch.stack(norms_of, out=self.largest)
+            torch.stack(self._norms(grads, variables, float("inf")), out=self.largest)
         fused = self.fused
-        if fused is not None and self._fusible(fused, grads, variables):
-            # A variable's own .grad may be unscaled in place, as GradScaler does; other tensors
-            # are the caller's.
-            own = map(_GRAD, fused.parameters)
-            owned = all(map(operator.is_, own, grads))
+        # A variable's own .grad may be unscaled in place, as GradScaler does; other tensors are the
+        # caller's.
+        owned = fused is not None and all(map(operator.is_, map(_GRAD, fused.parameters), grads))
+        if fused is not None and self._fusible(fused, grads, variables, owned):
             state.ready_for_fused()
             norm = fused.apply(grads, owned, agree, measure)
             if self.follow_device or state.follows_torch:
@@ -202,7 +178,7 @@ class TorchKernel(Kernel):
             skipped = bool(state.host_integers[RUN])
             noted = self.told.who(grads, variables) if skipped else ()
         if ring is not None:
-            ring.write(state, self.loss, norm, norms, noted, self.place)
+            ring.write(state, self.loss, norm, each, noted, self.place)
         if noted is not None:
             self.told.step(state, scale, noted)
         elif state.steps % LOOK_EVERY == 0:
@@ -221,14 +197,16 @@ class TorchKernel(Kernel):
             parameter.data = parameter.data.clone()
         self.linked = self.fused = None
 
-    def _fusible(self, fused: FusedUpdate, grads: list[Any], variables: list[Any]) -> bool:
+    def _fusible(
+        self, fused: FusedUpdate, grads: list[Any], variables: list[Any], owned: bool
+    ) -> bool:
         try:
-            dense_float32 = set(map(_DTYPE, grads)) == {torch.float32} and not any(
-                map(_SPARSE, grads)
-            )
+            # A tensor's own gradient has its dtype.
+            float32 = owned or set(map(_DTYPE, grads)) == {torch.float32}
+            usual = float32 and not any(map(_SPARSE, grads))
         except AttributeError:  # None: a variable without a gradient
             return False
-        return dense_float32 and list(map(id, variables)) == self.ids and fused.allows(self.inner)
+        return usual and list(map(id, variables)) == self.ids and fused.allows(self.inner)
 
     def _apply_general(
         self, state: TorchState, grads: list[Any], variables: list[Any], measure: bool
@@ -301,11 +279,8 @@ class TorchKernel(Kernel):
 
     def _norms(self, grads: list[Any], variables: list[Any], order: float = 2.0) -> list[Any]:
         """Norm of each variable's scaled gradient, in the optimizer's order; 0 where none is."""
-        present = [(g, v) for g, v in zip(grads, variables, strict=True) if g is not None]
-        measured = torch._foreach_norm([dense(g) for g, _ in present], order)
-        if [id(v) for _, v in present] == self.ids:
-            return list(measured)
-        norms = [torch.zeros_like(measured[0])] * len(self.variables)
-        for norm, (_, variable) in zip(measured, present, strict=True):
-            norms[self.optimizer._get_variable_index(variable)] = norm
-        return norms
+        if list(map(id, variables)) != self.ids:
+            index = self.optimizer._get_variable_index
+            given = {index(v): g for g, v in zip(grads, variables, strict=True)}
+            grads = [given.get(i) for i in range(len(self.variables))]
+        return norms(grads, order)

@@ -210,6 +210,9 @@ class FusedAdam(FusedUpdate):
         self.powers = torch.empty(2, device=device)
         self.product = torch.empty((), device=device)
         self.rate = torch.empty((), device=device)
+        # The operator decays all weights or none, by a number that the host must know.
+        decays_all = len(self.decayed) == len(self.parameters)
+        self.host_product = self.product.numpy() if self.keeps_copies and decays_all else None
         self.betas_of: tuple[float, float] | None = None
 
     def corrected_rate(self, rate: Any) -> Any:
@@ -236,17 +239,24 @@ class FusedAdam(FusedUpdate):
         if norm and by_operator:
             measured = measured / state.scale
         rate = self.learning_rate()
-        self.apply_decay(rate)
+        corrected = self.corrected_rate(rate)
+        decay, known = self.inner.weight_decay or 0.0, self.host_product
+        if known is not None and 0 < known < float("inf"):
+            decay = decay / float(known)  # the operator multiplies it by the corrected rate
+        else:
+            self.apply_decay(rate)
+            decay = 0.0
         torch_ops.fused_adam_(
             self.parameters,
             gradients,
             self.momentums,
             self.velocities,
             self.steps,
-            rate=self.corrected_rate(rate),
+            rate=corrected,
             beta_1=self.inner.beta_1,
             beta_2=self.inner.beta_2,
             epsilon=self.inner.epsilon,
+            decay=decay,
             grad_scale=state.scale if by_operator else None,
             found=state.found,
         )

@@ -5,6 +5,32 @@ from typing import Any
 import torch
 
 
+class LossGraphs:
+    """Tells an optimizer what the graphs of its losses say. Args: optimizer: The one."""
+
+    def __init__(self, optimizer: Any):
+        self.optimizer = optimizer
+        self.losses = 0  # scaled so far
+        self.half: bool | None = False  # float16 was seen in some graph; None: torch cannot tell
+        self.told: bool | None = None
+
+    def see(self, loss: Any) -> None:
+        """Look at a loss' graph: at the first few, for several may take turns, then ever less
+        often, since a look costs as much as a small step."""
+        self.losses += 1
+        if self.losses > 4 and self.losses & (self.losses - 1):
+            return
+        optimizer = self.optimizer
+        half, distances = inspect_graph(loss, [v.value for v in optimizer._trainable_variables])
+        # A loss without float16 beside one with it: the scale is for both.
+        self.half = self.half or half
+        # No news while gradients of a loss that was scaled before are on their way here.
+        news = None if optimizer._in_flight or self.half == self.told else self.half
+        if news is not None:
+            self.told = news
+        optimizer._saw_graph(news, {**distances, **optimizer._distances})
+
+
 def inspect_graph(loss: Any, parameters: list[Any]) -> tuple[bool | None, dict[int, int]]:
     """Walk from the loss to the parameters, once.
 

@@ -36,11 +36,6 @@ class TorchGuard:
                 torch.cat([t.to(self.dtype) for t in self.flat], out=self.saved)
             self._settled()
 
-    def take(self) -> None:
-        """Take the copy anew, inside a compiled graph, which has no version counters."""
-        if self.tensors:
-            self.saved.copy_(self._gathered())
-
     def _gathered(self) -> Any:
         # From the variables' own tensors: beside them no view of them may enter a compiled graph.
         return torch.cat([t.reshape(-1).to(self.dtype) for t in self.tensors])
@@ -85,21 +80,12 @@ class TorchLossGuard(TorchGuard):
         self.counts = self.tensors[len(trackers) :]
 
     def begin(self) -> None:
-        """A forward pass begins that trains: ``refresh``, eager or compiled, and open counts."""
+        """A forward pass begins that trains."""
         if not self.tensors:
             return
-        if torch.compiler.is_compiling():
-            self.take()
-        elif self.versions != self._current():
+        if self.versions != self._current():
             self.refresh()
-            self._show_empty()
+            saved = self.saved[-len(self.counts) :]
+            saved.masked_fill_(saved == 0, float("nan"))
         for count in self.counts:
             count.nan_to_num_(0.0)
-
-    def take(self) -> None:
-        super().take()
-        self._show_empty()
-
-    def _show_empty(self) -> None:
-        saved = self.saved[-len(self.counts) :]
-        saved.masked_fill_(saved == 0, float("nan"))

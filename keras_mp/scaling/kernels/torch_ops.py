@@ -50,6 +50,7 @@ def fused_adam_(
     beta_1: float,
     beta_2: float,
     epsilon: float,
+    decay: float = 0.0,
     grad_scale: Any,
     found: Any,
 ) -> None:
@@ -57,10 +58,12 @@ def fused_adam_(
 
     Args:
         steps: From ``adam_steps``. rate: float32 scalar tensor, bias correction included.
+        decay: The parameters are multiplied by 1 - rate * decay first.
         grad_scale: Divides the gradients, in place; or None.
         found: float32, one element.
     """
-    torch._fused_adam_(
+    step = torch._fused_adamw_ if decay else torch._fused_adam_
+    step(
         parameters,
         gradients,
         momentums,
@@ -70,7 +73,7 @@ def fused_adam_(
         lr=rate,
         beta1=beta_1,
         beta2=beta_2,
-        weight_decay=0.0,
+        weight_decay=decay,
         eps=epsilon,
         amsgrad=False,
         maximize=False,
@@ -120,6 +123,20 @@ def dense(gradient: Any) -> Any:
     return gradient if gradient.layout is torch.strided else gradient.coalesce()._values()
 
 
+def norms(grads: list[Any], order: float) -> list[Any]:
+    """Norm of each gradient, of any layout, by one operator; 0 where there is none.
+
+    Args: order: 2.0, or infinity for the largest magnitude.
+    """
+    present = [dense(g) for g in grads if g is not None]
+    measured = torch._foreach_norm(present, order) if present else ()
+    if len(measured) == len(grads):
+        return list(measured)
+    following = iter(measured)
+    zero = torch.zeros_like(measured[0]) if measured else torch.zeros(())
+    return [zero if grad is None else next(following) for grad in grads]
+
+
 @functools.cache
 def probe(device: torch.device) -> frozenset[str]:
     """Names of the operators above that work on a device, by trying each on two small tensors."""
@@ -137,8 +154,9 @@ def probe(device: torch.device) -> frozenset[str]:
 
     def adam() -> bool:
         works = True
-        for flag in (0.0, 1.0):
-            p, m, v = [ones(2)], [torch.zeros(2, device=device)], [torch.zeros(2, device=device)]
+        # p = 1 - decay - 0.5 / sqrt(0.25), m = 0.5, v = 0.25, or nothing at all
+        for flag, decay, p_end in ((0.0, 0.5, -0.5), (0.0, 0.0, 0.0), (1.0, 0.5, 1.0)):
+            p, m, v = [ones(2)], [ones(2) * 0], [ones(2) * 0]
             fused_adam_(
                 p,
                 [ones(2)],
@@ -149,11 +167,11 @@ def probe(device: torch.device) -> frozenset[str]:
                 beta_1=0.5,
                 beta_2=0.75,
                 epsilon=0.0,
+                decay=decay,
                 grad_scale=None,
                 found=torch.full((), flag, device=device),
             )
-            # m = 0.5, v = 0.25, p = 1 - 0.5 / sqrt(0.25) = 0, or nothing at all
-            expected = (0.0, 0.5, 0.25) if flag == 0 else (1.0, 0.0, 0.0)
+            expected = (p_end, *((0.5, 0.25) if flag == 0 else (0.0, 0.0)))
             works &= all(bool((t[0] == e).all()) for t, e in zip((p, m, v), expected, strict=True))
         return works
 

@@ -24,6 +24,8 @@ MAX_TEXT = 500
 MAX_ENTRIES = 2000
 # The largest whole number that a float64 column holds exactly.
 MAX_INT = 2**53
+# Seconds since the epoch that a calendar can name: up to the year 5138.
+LATEST = 1e11
 
 _STEERING = re.compile(
     "[\\x00-\\x1f\\x7f-\\x9f\\u200e\\u200f\\u2028-\\u202e\\u2066-\\u2069\\ud800-\\udfff]"
@@ -167,7 +169,7 @@ def _build(cls: type, raw: dict[str, Any]) -> Any:
             values[name] = make()
     moment = values.get("time", values.get("started", 0.0))
     step = values.get("step", 0)
-    if not math.isfinite(moment) or step < 0:
+    if not 0 <= moment <= LATEST or step < 0:
         return None
     # A frozen dataclass sets its fields one by one through object.__setattr__, which takes longer
     # than all of the above; a dashboard reads thousands of records a second.

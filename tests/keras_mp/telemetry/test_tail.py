@@ -105,6 +105,8 @@ def test_any_json_in_any_field_never_raises(tmp_path_factory, value, kind, data)
         b'{"kind":"step","step":1e999,"time":1}',
         b'{"kind":"step","step":100000000000000000000,"time":1}',
         b'{"kind":"step","step":-1,"time":1}',
+        b'{"kind":"step","step":1,"time":1e300}',
+        b'{"kind":"step","step":1,"time":-1}',
         b'{"kind":"step","step":1,"time":"nan"}',
         b'{"kind":"step","step":true,"time":1}',
         b'{"kind":"step","step":1}',

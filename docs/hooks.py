@@ -18,6 +18,10 @@ PARTS = {
     "numerics": "Numerics: what happens to the numbers?",
     "bench": "Trials: what does it gain?",
 }
+# Modules whose classes are made when they are imported: no source shows their names.
+MADE_OF_KERAS = ("losses", "metrics")
+
+
 def read(name: str) -> str:
     return (ROOT / name).read_text(encoding="utf-8")
 
@@ -72,6 +76,9 @@ def api() -> str:
         places.setdefault(part, []).append(directive)
     for module in package._MODULES:
         places.setdefault(module, []).append(f"::: keras_mp.{module}")
+        if module in MADE_OF_KERAS:
+            found = importlib.import_module(f"keras_mp.{module}").__all__
+            places[module].append(", ".join(f"`{name}`" for name in found) + ".")
     parts = []
     for part in (*PARTS, *(set(places) - set(PARTS))):
         if part in places:

@@ -178,6 +178,18 @@ def test_the_site_has_every_page_and_every_public_name(site):
         assert f'LossScaleOptimizer.{member}"' in api, member
 
 
+@pytest.mark.backend
+def test_the_reference_names_everything_in_the_public_modules(site):
+    api = (site / "api.html").read_text()
+    for module in keras_mp._MODULES:
+        names = getattr(keras_mp, module).__all__
+        assert len(names) > 1
+        for name in names:
+            assert re.search(rf'id="keras_mp\.{module}[\w.]*\.{name}"|<code>{name}</code>', api), (
+                name
+            )
+
+
 def test_the_site_carries_what_stands_elsewhere_and_fetches_nothing(site):
     assert "float8 is refused" in (site / "limits.html").read_text()
     assert "scaler.py" in (site / "benchmarks.html").read_text()
@@ -207,7 +219,7 @@ def test_the_reference_lists_what_the_optimizer_inherits_from_ours():
         name
         for mixin in mixins
         for name, value in vars(mixin).items()
-        if isinstance(value, (property, FunctionType)) and not name.startswith("_")
+        if isinstance(value, (property, FunctionType, classmethod)) and not name.startswith("_")
     }
     listed = set(hooks.inherited(optimizer.__module__, "LossScaleOptimizer"))
     assert {"bind", "loss_scale", "overflow_report", "headroom"} <= listed <= here

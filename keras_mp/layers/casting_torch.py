@@ -22,7 +22,7 @@ class Copy:
 
     def __init__(self, source: torch.Tensor, what: str):
         self._what = what
-        self._version = source._version
+        self._version = _version(source)
         self._made: torch.Tensor | None = None
         self._to_come = 0
 
@@ -41,7 +41,7 @@ class Copy:
     def again(self) -> torch.Tensor:
         """The copy, made again; the same one until every ticket was shown."""
         source = self.source()
-        if self._version != source._version:
+        if self._version != _version(source):
             raise RuntimeError(
                 "A tensor was changed between a layer's call and the backward pass, which needs it "
                 "as it was. Expected the optimizer step after the backward pass. "
@@ -52,6 +52,11 @@ class Copy:
         self._to_come -= 1
         self._made = made if self._to_come > 0 else None
         return made
+
+
+def _version(tensor: torch.Tensor) -> int | None:
+    """Counts changes of a tensor; None for one of ``torch.inference_mode``, which does not."""
+    return None if tensor.is_inference() else tensor._version
 
 
 class Cast(Copy):

@@ -85,6 +85,11 @@ class _NoCastKept:
             and dtype != "float32"
         )
 
+    def quantize(self, mode: Any = None, type_check: bool = True, config: Any = None) -> None:
+        """As Keras', which refuses subclasses of its own: they might compute something else."""
+        check = type_check and type(self).__module__ != __name__
+        super().quantize(mode, type_check=check, config=config)  # type: ignore[misc]
+
     def compute(self, inputs: Any, *args: Any, **kwargs: Any) -> Any:
         """What the layer computes: Keras' ``call``."""
         return super().call(inputs, *args, **kwargs)  # type: ignore[misc]

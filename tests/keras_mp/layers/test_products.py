@@ -146,6 +146,18 @@ def test_a_weight_that_changes_before_the_backward_pass_is_an_error():
 
 
 @torch_only
+def test_torchs_inference_mode():
+    import torch
+
+    stock, layer = pair("Dense", (6,), {}, ROWS)
+    with torch.inference_mode():
+        x = torch.ones(ROWS)
+        assert torch.equal(layer(x), stock(x))
+        x = torch.ones((8, 5))
+        assert torch.equal(*(end(x) for end in endings()))
+
+
+@torch_only
 def test_frozen_weights_and_stateless_scopes():
     import torch
 
@@ -196,6 +208,29 @@ def test_they_replace_keras_own_where_they_are_better():
     layer = keras.layers.Dense(3)
     layer.build((2, 4))
     assert (keras_mp.layers.replacement(layer) is ours.Dense) != TENSORFLOW
+
+
+@pytest.mark.filterwarnings("ignore:Layer InputLayer does not have a `quantize`")
+@pytest.mark.parametrize("mode", ["int8", "int4", "float8"])
+@pytest.mark.parametrize("name", ["Dense", "EinsumDense"])
+def test_they_are_quantized_as_keras_own(name, mode, tmp_path):
+    """Keras refuses subclasses, with a warning: a planned model would stay as it is."""
+    arguments = {"Dense": (6,), "EinsumDense": ("abc,cd->abd", (None, 6))}[name]
+    x = RNG.normal(size=(2, 9, 8)).astype("float32")
+    results = []
+    for module in (keras.layers, ours):
+        layer = getattr(module, name)(*arguments, dtype="mixed_bfloat16")
+        model = keras.Sequential([keras.Input((9, 8)), layer])
+        model.set_weights([np.cos(np.arange(w.size)).reshape(w.shape) for w in model.get_weights()])
+        model.quantize(mode)
+        assert layer.quantization_mode == mode
+        results.append(model(x))
+    wanted, given = (keras.ops.convert_to_numpy(keras.ops.cast(y, "float32")) for y in results)
+    np.testing.assert_array_equal(given, wanted)
+    model.save(tmp_path / "m.keras")
+    again = keras.models.load_model(tmp_path / "m.keras")
+    assert type(again.layers[0]) is getattr(ours, name)
+    assert again.layers[0].quantization_mode == mode
 
 
 def test_it_trains(backend):

@@ -8,6 +8,7 @@ look like another, become visible marks.
 """
 
 import dataclasses
+import functools
 import json
 import math
 import re
@@ -129,6 +130,7 @@ class _Plan:
     factories: tuple[tuple[str, Callable[[], Any]], ...]
 
 
+@functools.cache
 def _plan(cls: type) -> _Plan:
     hints = typing.get_type_hints(cls)
     members = dataclasses.fields(cls)
@@ -147,11 +149,8 @@ def _plan(cls: type) -> _Plan:
     )
 
 
-_PLANS = {cls: _plan(cls) for cls in (*records.KINDS.values(), records.Meta)}
-
-
 def _build(cls: type, raw: dict[str, Any]) -> Any:
-    plan = _PLANS[cls]
+    plan = _plan(cls)
     checks, values = plan.checks, plan.defaults.copy()
     for key, item in raw.items():
         found = checks.get(key)

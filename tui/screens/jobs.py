@@ -7,6 +7,7 @@ from typing import ClassVar
 from textual import on
 from textual.app import ComposeResult
 from textual.binding import BindingType
+from textual.geometry import Size
 from textual.widgets import Input
 
 from tui import export, missing
@@ -43,6 +44,7 @@ class JobsScreen(ShownScreen):
         self._marked: set[str] = set()
         self._order: list[str] = []
         self._ordered_at = float("-inf")
+        self._divided = Size(0, 0)
         self._opening = True
         self._began_at: str | None = None
         self._table = LineTable([c.column for c in COLUMNS], id="jobs")
@@ -90,8 +92,9 @@ class JobsScreen(ShownScreen):
         self.show()
 
     def on_resize(self) -> None:
-        self._divide()
-        self.show()
+        if self.size != self._divided:  # it is told several times as it opens
+            self._divide()
+            self.show()
 
     def tick(self) -> None:
         hidden = len(self._jobs) - len(self._order)
@@ -158,6 +161,7 @@ class JobsScreen(ShownScreen):
         self._details.show(self.selected, monitor.look, monitor.theme, monitor.live)
 
     def _divide(self) -> None:
+        self._divided = self.size
         said = len(self._notice.sentences)
         lines = said + 2 if said else 0  # and a space above and below
         height = self.size.height - (1 if self._filter.display else 0)

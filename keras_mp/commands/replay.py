@@ -66,11 +66,17 @@ def run(args: argparse.Namespace) -> int:
 
 def _setting(args: argparse.Namespace, history: "History") -> tuple[str, "ScaleConfig"]:
     """What the arguments ask for: (its name, the setting)."""
-    from dataclasses import replace
+    from dataclasses import fields, replace
 
     from keras_mp.scaling.presets import resolve
+    from keras_mp.scaling.state import ScaleConfig
 
     given = dict(args.settings)
+    known = [field.name for field in fields(ScaleConfig)]
+    for name in given.keys() - set(known):
+        raise ValueError(
+            f"--set must name a field of the setting: one of {', '.join(known)}. Received: {name}"
+        )
     if args.preset is not None and args.scale is not None:
         raise ValueError("Give --preset or --scale, not both.")
     if args.scale is not None:

@@ -104,14 +104,20 @@ def layers_of(model: Any) -> Iterator[Any]:
 
 
 def model_policy(model: Any) -> str | None:
-    """Name of the dtype policy that most of the parameters are in; None if not a model."""
+    """Name of the dtype policy that most of the parameters are in; None if not a model.
+
+    Layers in float16 have a say of their own, however few: what float16 needs, the model needs. (A
+    large head in float32 is the rule in mixed models.)
+    """
     if model is None or not hasattr(model, "dtype_policy"):
         return None
     names: Counter[str] = Counter()
     for layer in layers_of(model):
         if layer is not model and layer.weights and not getattr(layer, "layers", None):
             names[layer.dtype_policy.name] += int(layer.count_params())
-    return names.most_common(1)[0][0] if names else str(model.dtype_policy.name)
+    half = Counter({name: n for name, n in names.items() if name in ("mixed_float16", "float16")})
+    chosen = half or names
+    return chosen.most_common(1)[0][0] if chosen else str(model.dtype_policy.name)
 
 
 def _optimizer_name(optimizer: Any) -> str | None:

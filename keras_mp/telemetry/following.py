@@ -9,7 +9,7 @@ import keras
 from keras_mp.scaling.binding import computes_in_float16
 from keras_mp.scaling.optimizer import LossScaleOptimizer
 from keras_mp.telemetry.ending import describe_error
-from keras_mp.telemetry.sources import Source, longest_gap, source_for
+from keras_mp.telemetry.sources import RingSource, Source, longest_gap, source_for
 
 
 class Following:
@@ -58,11 +58,11 @@ class Following:
             )
             return 0
         known = self._followed is not None and self._followed() is optimizer
-        if source.settings and not known and keras.backend.backend() == "tensorflow":
+        if isinstance(source, RingSource) and not known and keras.backend.backend() == "tensorflow":
             # A train function that was traced before does not know of the steps to remember. (One
             # that was only made, not traced, costs nothing to make again.)
             model.make_train_function(force=True)
-        self._followed = weakref.ref(optimizer) if source.settings else None
+        self._followed = weakref.ref(optimizer) if optimizer is not None else None
         return done
 
     def _warn_of_float16(self, model: Any, optimizer: Any) -> None:

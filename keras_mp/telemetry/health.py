@@ -25,6 +25,7 @@ from keras_mp.telemetry.thresholds import (
     SLOW_BEFORE,
     SLOW_FACTOR,
     SLOW_RECENT,
+    SLOW_SECONDS,
     STALL_GAPS,
     STALL_SECONDS,
     STALL_STEPS,
@@ -230,12 +231,14 @@ def _quantile(ordered: list[float], share: float) -> float:
 
 def slowdown(job: Job) -> float | None:
     """Recent step time over the run's median; None while there is too little to tell."""
-    pace = job.series["steps_per_second"]
-    pace = pace[np.isfinite(pace) & (pace > 0)]
-    if pace.size < SLOW_RECENT + SLOW_BEFORE:
+    pace, step = job.series["steps_per_second"], job.series["step"]
+    known = np.isfinite(pace) & (pace > 0)
+    pace, steps = pace[known], np.diff(step, prepend=0.0)[known]
+    passed = np.cumsum((steps / pace)[::-1])
+    recent = max(SLOW_RECENT, int(np.searchsorted(passed, SLOW_SECONDS)) + 1)
+    if pace.size < recent + SLOW_BEFORE:
         return None
-    before, recent = pace[:-SLOW_RECENT], pace[-SLOW_RECENT:]
-    return float(np.median(before) / np.median(recent))
+    return float(np.median(pace[:-recent]) / np.median(pace[-recent:]))
 
 
 def _ended(job: Job) -> tuple[State, Finding]:
@@ -252,7 +255,7 @@ def _ended(job: Job) -> tuple[State, Finding]:
 
 
 def _nan(job: Job, acknowledged: int | None) -> Literal["no", "now", "was"]:
-    if job.loss is not None and not math.isfinite(job.loss):
+    if job.nan_step is not None and job.loss is not None and not math.isfinite(job.loss):
         return "now"
     return "was" if job.nan_step is not None and job.nan_step != acknowledged else "no"
 

@@ -89,6 +89,7 @@ class Job(Rates):
         self.alerts: deque[r.Alert] = deque(maxlen=MAX_ALERTS)
         self.results: dict[str, float] = {}
         self.nan_step: int | None = None
+        self._unheard = (0, 0)  # end of the first, steps of all windows now without a loss
         self.ranks: dict[int, Rank] = {}
         self.records = 0
         self.corrupt = 0
@@ -215,11 +216,26 @@ class Job(Rates):
             self.end = None
             self.results = {}
 
+    def _note_nan(self, record: r.Step) -> None:
+        """Whether the job has no finite loss any more, other than by single skipped steps.
+
+        An overflow in the forward pass makes one loss infinite, and its step is skipped: no NaN of
+        the job. Many steps of nothing but that are: the loss was never finite.
+        """
+        if record.loss is None or math.isfinite(record.loss):
+            self._unheard = self._unheard if record.loss is None else (0, 0)
+            return
+        first, steps = self._unheard[0] or record.step, self._unheard[1] + record.steps
+        self._unheard = first, steps
+        before = (self.latest.skipped or 0) if self.latest else 0
+        applied = (record.skipped or 0) - before < record.steps
+        if self.nan_step is None and (applied or steps >= NAN_WINDOW):
+            self.nan_step = record.step if applied else first
+
     def _step(self, record: r.Step) -> None:
         if record.step <= self.step:
             self._rewind(record.step - record.steps + 1)
-        if self.nan_step is None and _is_nan(record, self.latest):
-            self.nan_step = record.step
+        self._note_nan(record)
         self.step, self.latest, self.end = record.step, record, None
         self.epoch = record.epoch if record.epoch is not None else self.epoch
         pace: dict[str, float | None] = {}
@@ -280,18 +296,6 @@ class Job(Rates):
         while self.overflows and self.overflows[-1].step >= step:
             self.overflows.pop()
             self.overflow_count -= 1
+        self._unheard = (0, 0)
         if self.nan_step is not None and self.nan_step >= step:
             self.nan_step = None
-
-
-def _is_nan(record: r.Step, before: r.Step | None) -> bool:
-    """Whether the window has no finite loss, other than by single steps that were skipped.
-
-    An overflow in the forward pass makes one loss infinite, its step is skipped and nothing is
-    lost; where a window is that one step, it is no NaN of the job. A longer window of nothing but
-    skipped steps is: there the loss was never finite.
-    """
-    if record.loss is None or math.isfinite(record.loss):
-        return False
-    skipped = (record.skipped or 0) - ((before.skipped or 0) if before else 0)
-    return skipped < record.steps or record.steps >= NAN_WINDOW

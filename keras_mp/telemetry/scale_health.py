@@ -23,6 +23,7 @@ from keras_mp.telemetry.thresholds import (
     DEFAULT_INTERVAL,
     EXHAUSTED_RUN,
     STATIC_ERROR,
+    STATIC_SKIPS,
     STATIC_WARNING,
     STATIC_WINDOW,
     THRASH_BACKOFFS,
@@ -70,14 +71,14 @@ def scale_verdict(job: Job) -> ScaleVerdict:
         steps = job.step - fresh_since(job)
         return ScaleVerdict(
             "calibrating",
-            f"calibrating: {_skips(_skipped_since(job, fresh_since(job)))} in the first {steps} "
-            "steps while the first scale is being found, which is normal",
+            f"calibrating: {_skips(_skipped_since(job, fresh_since(job)))} in the first "
+            f"{_steps(steps)} while the first scale is being found, which is normal",
         )
     skips, backoffs = skips_since_calibration(job, interval), backoffs_within(job, interval)
     if backoffs >= THRASH_BACKOFFS:
         return ScaleVerdict(
             "thrashing",
-            f"thrashing: {_skips(skips)} in the last {whole(min(interval, job.step))} steps; the "
+            f"thrashing: {_skips(skips)} in the last {_steps(min(interval, job.step))}; the "
             f"scale ({power_of_two(job.scale)}) was halved again before it could grow",
             advice(job),
             "warning",
@@ -212,7 +213,9 @@ def _static(job: Job) -> ScaleVerdict:
     recent = sum(1 for _ in _since(job, job.step - window)) / window
     skipped = max(job.skipped_share or 0.0, recent)
     scale = power_of_two(job.scale)
-    if skipped <= STATIC_WARNING:
+    if job.skipped is None:
+        return ScaleVerdict("static", f"static scale {scale}; nothing tells of overflows")
+    if skipped <= STATIC_WARNING or job.skipped < STATIC_SKIPS:
         some = "no step was skipped" if not job.skipped else f"{_skips(job.skipped)} so far"
         return ScaleVerdict("static", f"static scale {scale}: {some}")
     return ScaleVerdict(
@@ -254,13 +257,13 @@ def _exhausted_verdict(job: Job) -> ScaleVerdict:
 
 
 def _healthy(job: Job, skips: int, interval: int, maximum: object) -> str:
-    window = whole(min(interval, job.step))
+    window = _steps(min(interval, job.step))
     if skips == 0:
-        text = f"healthy: no skip in the last {window} steps"
+        text = f"healthy: no skip in the last {window}"
     else:
         # (More than two where a hysteresis bears some.)
         words = {1: "one skip", 2: "two skips"}.get(skips, f"{whole(skips)} skips")
-        text = f"healthy: {words} in the last {window} steps, as dynamic scaling expects"
+        text = f"healthy: {words} in the last {window}, as dynamic scaling expects"
     good = job.latest.good_steps if job.latest else None
     if isinstance(maximum, int | float) and job.scale is not None and job.scale >= maximum:
         return f"{text} · at its largest, {power_of_two(job.scale)}"
@@ -268,6 +271,10 @@ def _healthy(job: Job, skips: int, interval: int, maximum: object) -> str:
         return text
     left = max(1, interval - good)
     return f"{text} · grows in {whole(left)} step{'s' if left > 1 else ''}"
+
+
+def _steps(number: int) -> str:
+    return "step" if number == 1 else f"{whole(number)} steps"
 
 
 def _skips(number: int) -> str:

@@ -186,19 +186,22 @@ class StockSource:
 
 
 class PlainSource:
-    """Any other optimizer, or none: no scale."""
+    """Any other optimizer, or none: no scale but Keras' static ``loss_scale_factor``, with which
+    nobody looks for overflows."""
 
     rows = MAX_ROWS
-    settings: dict[str, Any] | None = None
 
     def __init__(self, optimizer: Any = None):
         self._optimizer = optimizer
+        self._factor = factor = getattr(optimizer, "loss_scale_factor", None)
+        static = {"dynamic": False, "initial_scale": factor}
+        self.settings: dict[str, Any] | None = None if factor is None else static
 
     def start(self, longest: int) -> int:
         return _iterations(self._optimizer)
 
     def read(self, counted: int) -> Reading:
-        return Reading()
+        return Reading(scale=None if self._factor is None else float(self._factor))
 
 
 class SeveralSources:

@@ -59,6 +59,10 @@ SLOW_RECENT = _whole(
     "SLOW_RECENT", 5, "windows of records",
     "the recent pace is their median: two odd windows do not decide",
 )  # fmt: skip
+SLOW_SECONDS = _limit(
+    "SLOW_SECONDS", 10.0, "seconds, of the recent windows together",
+    "windows of a few fast steps are over in a moment; what lasts no longer is no trouble",
+)  # fmt: skip
 SLOW_BEFORE = _whole(
     "SLOW_BEFORE", 20, "windows of records",
     "what the run's own pace is must have been seen first",
@@ -96,6 +100,10 @@ STATIC_WARNING = _limit(
 STATIC_ERROR = _limit(
     "STATIC_ERROR", 0.10, "of the steps skipped",
     "a tenth of the training is lost, and the batches with the largest gradients with it",
+)  # fmt: skip
+STATIC_SKIPS = _whole(
+    "STATIC_SKIPS", 3, "skipped steps",
+    "one of the first two steps is half of them all and says nothing yet",
 )  # fmt: skip
 STATIC_WINDOW = _whole(
     "STATIC_WINDOW", 1000, "steps",

@@ -10,6 +10,8 @@ import pytest
 from helpers.monitored import BATCH, compiled, data, fit, journal, monitor_of, of_kind
 
 from keras_mp.telemetry import records as r
+from keras_mp.telemetry.health import verdict
+from keras_mp.telemetry.runs import RunsFolder
 
 pytestmark = pytest.mark.backend
 
@@ -84,6 +86,38 @@ def test_no_name_makes_a_fresh_run_each_time(keras, tmp_path):
     names = sorted(p.name for p in tmp_path.iterdir())
     assert len(names) == 2
     assert {x.kind for x in journal(tmp_path, names[1])} >= {r.Start.kind, r.End.kind}
+
+
+def judged(tmp_path):
+    folder = RunsFolder(tmp_path)
+    folder.poll(None)
+    (job,) = folder.jobs
+    return job, verdict(job, job.last_time)
+
+
+def test_keras_static_factor_is_a_loss_scale(keras, tmp_path):
+    keras.config.set_dtype_policy("mixed_float16")
+    model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(1)])
+    optimizer = keras.optimizers.SGD(0.01, loss_scale_factor=256.0)
+    model.compile(optimizer=optimizer, loss="mse", auto_scale_loss=False)
+    alerts = []
+    history = fit(model, *data(10), monitor_of(tmp_path, on_alert=alerts.append)).history
+    job, told = judged(tmp_path)
+    assert alerts == [] and history["loss_scale"] == [256.0] and "skipped_steps" not in history
+    assert (job.scale, told.scale_state, told.severity) == (256.0, "static", "ok")
+
+
+def test_a_large_head_in_float32_does_not_hide_float16(keras, tmp_path):
+    """The rule in mixed models: most weights are the head's, and the body needs a loss scale."""
+    keras.config.set_dtype_policy("mixed_float16")
+    head = keras.layers.Dense(64, dtype="float32")
+    model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(8), head])
+    model.compile("sgd", loss="mse", auto_scale_loss=False)
+    x, y = data(4)
+    with pytest.warns(UserWarning, match="does not scale the loss"):
+        fit(model, x, y.repeat(64, 1), monitor_of(tmp_path))
+    job, told = judged(tmp_path)
+    assert job.policy == "mixed_float16" and "float16 without a loss scale" in told.sentence
 
 
 @pytest.mark.parametrize(

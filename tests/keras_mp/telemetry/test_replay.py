@@ -308,6 +308,8 @@ def test_the_command_explains_what_is_wrong(capsys, tmp_path):
     assert main(["replay", str(RECORDED / "sawtooth"), "--preset", "nobody"]) == 2
     assert "nobody" in capsys.readouterr().err
     assert main(["replay", str(RECORDED / "sawtooth"), "--set", "growth_interval=0"]) == 2
+    assert main(["replay", str(RECORDED / "sawtooth"), "--set", "window=5"]) == 2
+    assert "growth_interval, " in (said := capsys.readouterr().err) and "Received: window" in said
     assert main(["replay", str(RECORDED / "float32")]) == 2
     assert "Expected --preset or --scale" in capsys.readouterr().err
     with pytest.raises(SystemExit):

@@ -122,7 +122,7 @@ def _verdict(base: Variant, chosen: Variant | None, shown: Variant | None) -> st
             )
         return (
             f"Switch to {chosen.name}{asked} for its memory: it is as fast as float32 "
-            f"({up.median:.2f} times)."
+            f"within the spread ({up.median:.2f} times, {up.low:.2f} to {up.high:.2f})."
         )
     if shown is None or shown.speedup is None:
         return "Stay with float32: nothing else has figures."

@@ -1,6 +1,7 @@
 """``keras-mp lab``: number formats, a training step, a loss scale and memory, to see and move."""
 
 import argparse
+import os
 import sys
 from typing import TYPE_CHECKING
 
@@ -31,6 +32,9 @@ def run(args: argparse.Namespace) -> int:
     if args.recorded is not None:
         from keras_mp.telemetry.runs import RunsFolder
 
+        if not os.path.isdir(args.recorded):
+            print(f"keras-mp lab: {args.recorded}: there is no such folder", file=sys.stderr)
+            return EXIT_NOTHING
         folder = RunsFolder(args.recorded)
         folder.poll(seconds=None)
         found = [job for job in folder.jobs if job.numerics]

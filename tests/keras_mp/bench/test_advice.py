@@ -56,7 +56,7 @@ class TestChoice:
         saving = variant("mixed_bfloat16", 1.0, slope=60)
         advice = advise([BASE, saving], 32)
         assert advice.switch_to == "mixed_bfloat16"
-        assert "for its memory" in advice.paragraph
+        assert "for its memory: it is as fast as float32 within the spread" in advice.paragraph
         assert advise([BASE, variant("mixed_bfloat16", 0.8, slope=60)], 32).switch_to == "float32"
 
     def test_who_learns_otherwise_is_not_recommended(self):

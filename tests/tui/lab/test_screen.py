@@ -197,6 +197,8 @@ def test_a_run_without_numerics_is_said(capsys, tmp_path):
     runs = Runs(tmp_path).add("float32")
     assert main(["lab", "--run", str(runs.path)]) == 3
     assert "numerics=True" in capsys.readouterr().err
+    assert main(["lab", "--run", str(tmp_path / "nowhere")]) == 3
+    assert "nowhere: there is no such folder" in capsys.readouterr().err
 
 
 VERDICTS = RECORDED.parent / "verdicts"

@@ -6,8 +6,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_mp.scaling import checkpoint
-from keras_mp.scaling.arguments import take_over_fixed_scale, the_same, unwrapped
+from keras_mp.scaling import arguments, checkpoint
 from keras_mp.scaling.binding import BindsAModel
 from keras_mp.scaling.device_state import DeviceState
 from keras_mp.scaling.forwarding import ForwardsToInner, check_inner, check_scaled_once
@@ -15,12 +14,18 @@ from keras_mp.scaling.kernels import kernel_for
 from keras_mp.scaling.masters import Masters, masters_for
 from keras_mp.scaling.observing import KerasNames, TellsTheHost
 from keras_mp.scaling.presets import resolve
+from keras_mp.scaling.saving import SavedLikeTheInner
 from keras_mp.scaling.state import ScaleConfig
 
 
 @keras.saving.register_keras_serializable(package="keras_mp")
 class LossScaleOptimizer(
-    BindsAModel, TellsTheHost, KerasNames, ForwardsToInner, keras.optimizers.LossScaleOptimizer
+    BindsAModel,
+    TellsTheHost,
+    KerasNames,
+    SavedLikeTheInner,
+    ForwardsToInner,
+    keras.optimizers.LossScaleOptimizer,
 ):
     """Wraps any Keras optimizer: scales the loss, skips overflowed steps, moves the scale.
 
@@ -47,11 +52,14 @@ class LossScaleOptimizer(
         initial_scale, growth_interval, growth_factor, backoff_factor, hysteresis, min_scale,
             max_scale, on_exhausted: Replace the preset's field of that name (see ``ScaleConfig``).
             The defaults of "dynamic": 2**15, 2000, 2, 0.5, 1, 2**-14, 2**24, "warn".
+            ``on_exhausted="raise"`` ends the step with LossScaleExhaustedError. From inside a
+            compiled step no class of ours comes out: in a graph of TensorFlow it is
+            tf.errors.UnknownError, with the same words; under XLA and on jax the class itself
+            comes when the host looks (``keras_mp.Monitor``, a report, the end of ``fit``).
         attribution: Keep which variables were not finite. Defaults to True.
         model: Bind this model: see ``bind``. Defaults to None.
-        master_weights: Keep float32 masters of variables in float16 or bfloat16, so that small
-            updates are not lost (see ``masters``). "auto", the default, keeps them where there are
-            such variables, and warns where it cannot; True raises there; False keeps none.
+        master_weights: Keep float32 masters of variables in float16 or bfloat16 (see ``masters``).
+            "auto", the default, warns where it cannot; True raises there; False keeps none.
         name: Name of the optimizer.
         dynamic_growth_steps, dynamic: The names that Keras and tf.keras use for
             ``growth_interval`` and for a static scale (``dynamic=False``).
@@ -80,16 +88,16 @@ class LossScaleOptimizer(
         dynamic: bool | None = None,
         **kwargs: Any,
     ):
-        given = keras.optimizers.get(inner_optimizer)
-        inner_optimizer = unwrapped(given)
+        given = arguments.optimizer_from(inner_optimizer)
+        inner_optimizer = arguments.unwrapped(given)
         if dynamic_growth_steps is not None:
-            growth_interval = the_same("growth_interval", growth_interval, dynamic_growth_steps)
-        if dynamic is False and scale == "dynamic":
-            scale, initial_scale = (2.0**15 if initial_scale is None else initial_scale), None
-            growth_interval = None
-        fixed = inner_optimizer.loss_scale_factor
-        if fixed is not None:
-            scale = take_over_fixed_scale(scale, fixed)
+            growth_interval = arguments.the_same(
+                "growth_interval", growth_interval, dynamic_growth_steps
+            )
+        if dynamic is not None:
+            moving = scale, initial_scale, growth_interval
+            scale, initial_scale, growth_interval = arguments.moving_or_not(dynamic, *moving)
+        scale = arguments.take_over_fixed_scale(scale, inner_optimizer.loss_scale_factor)
         preset, config = resolve(
             scale,
             initial_scale=initial_scale,
@@ -110,29 +118,21 @@ class LossScaleOptimizer(
         )
         self.preset = preset
         self.config: ScaleConfig = config
-        self.attribution = bool(attribution)
-        if master_weights not in ("auto", True, False):
-            raise ValueError(
-                '`master_weights` must be "auto", True or False. '
-                f"Received: master_weights={master_weights!r}"
-            )
-        self.master_weights = master_weights
-        # Set past attribute tracking: what Keras tracks on an optimizer lands in checkpoints.
-        object.__setattr__(self, "_state", None)
-        object.__setattr__(self, "_kernel", None)
-        object.__setattr__(self, "_ring_rows", 0)
-        object.__setattr__(self, "_headroom_every", 0)
-        object.__setattr__(self, "_distances", {})
-        object.__setattr__(self, "_masters", None)
-        object.__setattr__(self, "_waiting", checkpoint.Waiting())
-        object.__setattr__(self, "_binding", None)
-        object.__setattr__(self, "_scaled", False)
-        object.__setattr__(self, "_in_flight", False)
-        object.__setattr__(self, "_bind_later", False)
-        object.__setattr__(self, "_warned", set())
-        object.__setattr__(self, "scaler_state", checkpoint.ScalerState(self))
+        self.attribution = arguments.yes_or_no("attribution", attribution)
+        self.master_weights = arguments.wanted_masters(master_weights)
+        # Past attribute tracking: what Keras tracks on an optimizer lands in checkpoints.
+        hidden: dict[str, Any] = {
+            **dict.fromkeys(("_state", "_kernel", "_masters", "_binding")),
+            **dict.fromkeys(("_scaled", "_in_flight", "_bind_later"), False),
+            **dict.fromkeys(("_ring_rows", "_headroom_every"), 0),
+            "_distances": {},
+            "_warned": set(),
+            "_waiting": checkpoint.Waiting(),
+            "scaler_state": checkpoint.ScalerState(self),
+        }
+        for key, value in hidden.items():
+            object.__setattr__(self, key, value)
         checkpoint.take_over(self, given)
-
         if model is not None:
             self.bind(model)
 
@@ -293,47 +293,3 @@ class LossScaleOptimizer(
             self._masters.before()
             self.inner_optimizer.finalize_variable_values(self._masters.targets_of(var_list))
             self._masters.after()
-
-    # Saving (see ``checkpoint``).
-
-    def save_own_variables(self, store: Any) -> None:
-        """Write the inner optimizer's variables, in its own layout."""
-        checkpoint.save(self, store)
-
-    def load_own_variables(self, store: Any) -> None:
-        """Read a checkpoint of this optimizer, of the plain inner one, or of Keras' wrapper."""
-        checkpoint.load(self, store)
-
-    def set_weights(self, weights: Any) -> None:
-        """Assign values to all of ``variables``; raises ValueError for another number of them."""
-        checkpoint.set_weights(self, weights)
-
-    def __dir__(self) -> list[str]:
-        return checkpoint.seen_by_the_saver(self, super().__dir__())
-
-    def get_config(self) -> dict[str, Any]:
-        config = self.config.as_dict()
-        return {
-            "name": self.name,
-            "inner_optimizer": keras.saving.serialize_keras_object(self.inner_optimizer),
-            "scale": {"preset": self.preset, **config},
-            "attribution": self.attribution,
-            "master_weights": self.master_weights,
-        }
-
-    @classmethod
-    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Any:
-        config = checkpoint.widest(config)
-        inner = keras.saving.deserialize_keras_object(
-            config.pop("inner_optimizer"), custom_objects=custom_objects
-        )
-        scale = config.pop("scale", "dynamic")
-        preset = None
-        if isinstance(scale, dict):
-            scale = dict(scale)
-            preset = scale.pop("preset", None)
-            scale = ScaleConfig(**scale)
-        optimizer = cls(inner, scale=scale, **config)
-        if preset is not None:
-            optimizer.preset = preset
-        return optimizer

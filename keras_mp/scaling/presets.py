@@ -10,7 +10,7 @@ import contextlib
 from dataclasses import replace
 from typing import Any
 
-from keras_mp.scaling.state import LARGEST_SCALE, ScaleConfig
+from keras_mp.scaling.state import LARGEST_SCALE, ScaleConfig, positive_finite
 
 _NO_FLOOR = 2.0**-14
 _NO_CEILING = LARGEST_SCALE
@@ -105,7 +105,8 @@ def resolve(scale: Any, **overrides: Any) -> tuple[str, ScaleConfig]:
             )
     # A static scale is the user's own word: the limits of a moving one do not apply to it.
     limits = {"min_scale": 2.0**-126, "max_scale": LARGEST_SCALE}
-    return "static", ScaleConfig(dynamic=False, initial_scale=scale, **{**limits, **given})
+    start = positive_finite("scale", scale)
+    return "static", ScaleConfig(dynamic=False, initial_scale=start, **{**limits, **given})
 
 
 def _with(preset: ScaleConfig, given: dict[str, Any]) -> ScaleConfig:

@@ -71,7 +71,7 @@ class ScaleConfig:
 
     def __post_init__(self) -> None:
         for name in ("initial_scale", "growth_factor", "backoff_factor", "min_scale", "max_scale"):
-            object.__setattr__(self, name, _positive_finite(name, getattr(self, name)))
+            object.__setattr__(self, name, positive_finite(name, getattr(self, name)))
         for name in ("growth_interval", "hysteresis", "exhausted_after"):
             object.__setattr__(self, name, _positive_int(name, getattr(self, name)))
         if not isinstance(self.dynamic, bool):
@@ -234,9 +234,12 @@ def _count(value: int) -> int:
     return min(value + 1, COUNTER_MAX)
 
 
-def _positive_finite(name: str, value: Any) -> float:
+def positive_finite(name: str, value: Any) -> float:
+    """A number as the devices hold it, a normal float32 one. Raises by the argument's name."""
     if isinstance(value, (bool, str, bytes)) or not hasattr(value, "__float__"):
         raise TypeError(f"`{name}` must be a number. Received: {name}={value!r} ({type(value)})")
+    if np.ndim(value):
+        raise TypeError(f"`{name}` must be one number. Received: {name}={value!r}")
     number = float(value)
     if not math.isfinite(number) or number <= 0:
         raise ValueError(f"`{name}` must be positive and finite. Received: {name}={value!r}")

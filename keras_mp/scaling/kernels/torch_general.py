@@ -52,7 +52,8 @@ def _check(tensors: list[Any], found: Any) -> None:
     one = _ONES.get(device)
     if one is None:
         one = _ONES[device] = torch.ones((), device=device)
-    if "check" in torch_ops.probe(device) and device == found.device:
+    real = not tensors[0].is_complex()
+    if real and device == found.device and "check" in torch_ops.probe(device):
         torch_ops.check_and_unscale_(tensors, found, one)
     else:
         torch_ops.check_public(tensors, found)

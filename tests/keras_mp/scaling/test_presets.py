@@ -342,7 +342,7 @@ def test_a_config_is_taken_as_it_is():
         (None, {}, TypeError, "`scale` must be a number .*Received: scale=None"),
         (True, {}, TypeError, "Received: scale=True"),
         ([8], {}, TypeError, r"Received: scale=\[8\]"),
-        (0.0, {}, ValueError, "`initial_scale` must be positive and finite"),
+        (0.0, {}, ValueError, "`scale` must be positive and finite"),
         (8.0, {"initial_scale": 4.0}, ValueError, "`initial_scale` has no meaning beside a static"),
         (8.0, {"growth_interval": 4}, ValueError, "`growth_interval` has no meaning beside"),
         (8.0, {"hysteresis": 2}, ValueError, "`hysteresis` has no meaning beside"),

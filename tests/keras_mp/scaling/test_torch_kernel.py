@@ -257,3 +257,13 @@ def test_a_scale_that_somebody_assigned_is_brought_back(name, assigned):
     config = run.optimizer.config
     assert config.min_scale <= run.optimizer.loss_scale <= config.max_scale
     assert all(np.isfinite(host(v)).all() for v in run.variables)
+
+
+def test_complex_variables_train_and_skip_as_any():
+    variable = keras.Variable(np.ones(2) + 1j, dtype="complex64")
+    optimizer = keras_mp.LossScaleOptimizer(keras.optimizers.SGD(0.5), scale=8.0)
+    optimizer.build([variable])
+    for value in (8.0, float("nan"), 8.0):
+        apply(optimizer, [torch.full((2,), value, dtype=torch.complex64)], [variable])
+    assert host(variable).tolist() == [1j, 1j]
+    assert (optimizer.applied_steps, optimizer.skipped_steps) == (2, 1)

@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from keras_mp.scaling.told import LossScaleExhaustedError
 from keras_mp.telemetry.alerts import Alerts, call_hook
 from keras_mp.telemetry.compiling import CompileWatch
 from keras_mp.telemetry.ending import Ending, end_with
@@ -201,9 +202,14 @@ class Recorder:
             self._tell_memory()
 
     def guard(self, what: str, call: Callable[[], Any], otherwise: Any) -> Any:
-        """``call()``; trouble is said once and never reaches the training loop."""
+        """``call()``; trouble is said once and never reaches the training loop.
+
+        What is no trouble is the user's wish that a loss scale without a way on ends it.
+        """
         try:
             return call()
+        except LossScaleExhaustedError:
+            raise
         except Exception as error:
             if what not in self._said:
                 self._said.add(what)

@@ -16,8 +16,6 @@ from keras import ops
 from keras_mp._keras_internals import raw_iterations
 from keras_mp.scaling.device_state import (
     APPLIED,
-    CONSECUTIVE_SKIPS,
-    HYSTERESIS_LEFT,
     SKIPPED,
     Values,
 )
@@ -31,8 +29,8 @@ from keras_mp.scaling.kernels.jax_ops import (
     record,
     unscale_and_check,
 )
+from keras_mp.scaling.kernels.jax_told import JaxTold
 from keras_mp.scaling.ring import COLUMNS
-from keras_mp.scaling.state import ScaleConfig
 
 
 class JaxKernel(Kernel):
@@ -53,7 +51,7 @@ class JaxKernel(Kernel):
         self.largest: Any = None
         self.headroom_every = 0
         self.model_distances = ModelDistances(optimizer)
-        self.run_told = 0  # the step before the run of skips that was last looked at
+        self.told = JaxTold(self)
         if optimizer.attribution:
             empty = np.zeros((4, len(optimizer._trainable_variables)), np.int32)
             self.counts = self._variable("overflow_counts", empty)
@@ -87,11 +85,14 @@ class JaxKernel(Kernel):
         return self.overflows
 
     def look(self) -> None:
+        self.told.raise_what_ended_a_step()
         try:
             values = [v.value for v in (*self.state.variables, *self.carried)]
         except TypeError:
             # Keras takes the values out of variables during a fit; one that failed left them out.
             return
+        if any(getattr(value, "is_deleted", bool)() for value in values):
+            return  # given away to a step that failed
         self._look_at(Values(*values[:OWN]), values[OWN:])
 
     def look_at(self, optimizer_values: list[Any]) -> None:
@@ -109,10 +110,16 @@ class JaxKernel(Kernel):
                 nonfinite = np.flatnonzero(counts[LAST] == last)
                 seen = int(counts[LOSS_FINITE, nonfinite[0]])
                 self.last_overflow = overflowed(last, nonfinite, None if seen < 0 else bool(seen))
-        self._tell(own.scale, own.limits, own.counters)
+        self.told.tell(own.scale, own.limits, own.counters)
 
     def distances(self) -> dict[int, int]:
         return self.model_distances.get()
+
+    def _layer_to_blame(self) -> str | None:
+        # Nothing may be traced while the device waits for Python: the layer is then named later.
+        if self.told.inside_a_step and not self.model_distances.found:
+            return None
+        return super()._layer_to_blame()
 
     def bind(self, binding: Any, protected: list[Any]) -> None:
         from keras_mp.scaling.jax_training import GuardedTrainStep
@@ -172,7 +179,7 @@ class JaxKernel(Kernel):
         for variable, value in zip(own, [*after, *carried], strict=True):
             variable.assign(value)
         if not finite:
-            self._tell(before.scale, before.limits, after.counters, flags)
+            self.told.tell(before.scale, before.limits, after.counters, flags)
 
     def _apply_traced(self, grads: list[Any], variables: list[Any]) -> None:
         """``apply`` in a jit of the user's: the stateless step, assigned to the scope around it."""
@@ -215,9 +222,9 @@ class JaxKernel(Kernel):
 
         trainable, inner = choose(finite, step, skip)
         if traced:
-            self._call_from_the_device(before, after, flags)
+            self.told.from_the_device(before, after, flags)
         elif not finite:
-            self._tell(before.scale, before.limits, after.counters, flags)
+            self.told.tell(before.scale, before.limits, after.counters, flags)
         return trainable, [*after, *inner, *carried]
 
     def _check(self, grads: list[Any], variables: list[Any], scale: Any) -> tuple[Any, Any, Any]:
@@ -254,46 +261,6 @@ class JaxKernel(Kernel):
         zero = jnp.zeros((), jnp.float32)
         sizes = [zero if g is None else jnp.max(jnp.abs(g)).astype(jnp.float32) for g in grads]
         return jnp.stack(sizes) * scale
-
-    # What is said aloud.
-
-    def _call_from_the_device(self, before: Values, after: Values, flags: Any) -> None:
-        """End the run from within a compiled step, where the user asked for that.
-
-        Only there: a step that may call the host costs milliseconds more, called or not. Words can
-        wait for the next look.
-        """
-        config = self.config
-        if config.on_exhausted != "raise":
-            return
-        at_floor = True if not config.dynamic else before.scale <= before.limits[0]
-        if config.dynamic and config.hysteresis > 1:
-            at_floor = jnp.logical_and(at_floor, after.counters[HYSTERESIS_LEFT] == 0)
-        lost = jnp.logical_and(
-            at_floor, after.counters[CONSECUTIVE_SKIPS] >= config.exhausted_after
-        )
-        arguments = before.scale, before.limits, after.counters, flags
-        jax.lax.cond(lost, lambda: jax.debug.callback(self._tell, *arguments), lambda: None)
-
-    def _tell(self, scale: Any, limits: Any, counters: Any, flags: Any = None) -> None:
-        """Let the teller see a state. ``flags``, if given, are of its step, a skipped one."""
-        counters = np.asarray(counters)
-        run, left = int(counters[CONSECUTIVE_SKIPS]), int(counters[HYSTERESIS_LEFT])
-        step = int(counters[SKIPPED]) + int(counters[APPLIED])
-        if flags is not None:
-            self.last_overflow = overflowed(step, np.flatnonzero(~np.asarray(flags)), None)
-        if step - run != self.run_told:
-            self.run_told = step - run
-            self.teller.check(float(scale), 0)  # a clean step came between
-        self.teller.check(float(scale), run, left, self._in_force(limits))
-
-    def _in_force(self, limits: Any) -> ScaleConfig | None:
-        """The settings with the limits of the device, where scaling serves nothing."""
-        low, high = (float(x) for x in np.asarray(limits))
-        if (low, high) == (self.config.min_scale, self.config.max_scale):
-            return None
-        values = {**self.config.as_dict(), "initial_scale": low}
-        return ScaleConfig(**{**values, "min_scale": low, "max_scale": high})
 
     def _variable(self, name: str, value: np.ndarray) -> Any:
         with keras.name_scope(self.optimizer.name, caller=self.optimizer):

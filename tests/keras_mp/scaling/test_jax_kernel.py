@@ -3,10 +3,12 @@
 import keras
 import numpy as np
 import pytest
+from helpers.planting import Deep, planted_data
 from helpers.stepping import BACKEND, Runner, host, make_gradients, make_variables, snapshot
 from keras import ops
 
 import keras_mp
+from keras_mp.scaling.told import LossScaleExhaustedError
 
 pytestmark = [
     pytest.mark.backend,
@@ -191,3 +193,12 @@ def test_a_fit_that_trains_nothing_is_said(model_class, monkeypatch):
         assert seen_at == [False] * 3 + [True] * 5
     else:  # at the end: nothing of ours runs on the host before
         assert not any(seen_at)
+
+
+def test_a_fit_that_was_to_end_does_so_with_our_error_and_names_the_layer():
+    model = Deep()
+    optimizer = keras_mp.LossScaleOptimizer("sgd", scale=8.0, on_exhausted="raise", model=model)
+    model.compile(optimizer, "mse")
+    x, y = planted_data(0, size=32)  # each batch overflows behind the first layer
+    with pytest.raises(LossScaleExhaustedError, match=r"Nothing trains: 3 .*'deep/first'"):
+        model.fit(x, y, batch_size=2, verbose=0)

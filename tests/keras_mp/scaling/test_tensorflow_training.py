@@ -413,6 +413,15 @@ def test_under_xla_it_is_ended_when_the_host_looks():
         run()
 
 
+def test_under_xla_monitor_looks_while_fit_goes_on(tmp_path):
+    model = normalised()
+    optimizer = compiled(model, "xla", scale=4.0, on_exhausted="raise")
+    monitor = keras_mp.Monitor(tmp_path, every=1)
+    with pytest.raises(LossScaleExhaustedError, match="Nothing trains"):
+        fit(model, np.full_like(X, np.nan), Y, callbacks=[monitor])
+    assert optimizer.skipped_steps < 8
+
+
 @pytest.mark.parametrize("how", ["graph", "xla"])
 @pytest.mark.parametrize(
     ("x", "y", "blamed"),

@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from keras_mp.telemetry import export
 
-    if args.tensorboard is None and args.csv is None:
+    if not args.tensorboard and args.csv is None:
         print(
             "keras-mp export: nothing to write; expected --tensorboard DIR, --csv FILE or both",
             file=sys.stderr,
@@ -51,13 +51,13 @@ def run(args: argparse.Namespace) -> int:
     try:
         for path in runs:
             written = []
-            if args.tensorboard is not None:
+            if args.tensorboard:
                 written += export.export_tensorboard(path, os.path.expanduser(args.tensorboard))
             if args.csv is not None:
                 written += export.export_csv(path, os.path.expanduser(args.csv))
             for one in written:
                 print(f"{one.path}: {one.count:,} records")
-    except OSError as error:
+    except (OSError, ValueError) as error:
         print(f"keras-mp export: {error}", file=sys.stderr)
         return EXIT_WRONG_USE
     return 0

@@ -11,6 +11,8 @@ import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+from keras_mp.telemetry.decode import inert
+
 MAX_TAG = 500
 MAX_STEP = 2**53
 
@@ -153,7 +155,7 @@ def _value(data: bytes) -> tuple[str, float] | None:
 
 
 def decode_event(data: bytes) -> Event | None:
-    """The event in the data of one frame; None if it is no event."""
+    """The event in the data of one frame, its tags inert; None if it is no event."""
     time = math.nan
     step, restart = 0, False
     values: dict[str, float] = {}
@@ -167,7 +169,7 @@ def decode_event(data: bytes) -> Event | None:
                 for inner, _, item in _fields(value):
                     pair = _value(item) if inner == 1 and isinstance(item, bytes) else None
                     if pair is not None:
-                        values[pair[0]] = pair[1]
+                        values[inert(pair[0])] = pair[1]
             elif number == 7 and isinstance(value, bytes):
                 restart = any(inner == 1 and item == 1 for inner, _, item in _fields(value))
     except (_Damaged, struct.error):

@@ -133,8 +133,13 @@ def export_csv(run: str | os.PathLike[str], file: str | os.PathLike[str]) -> lis
 
     Raises:
         OSError: If it cannot be read or written.
+        ValueError: ``file`` is no place for it: empty, or one of a run's own files.
     """
     run, path = Path(run), Path(file)
+    if not path.name or parse_events_file(path.name) or path.name == meta_file(0):
+        raise ValueError(
+            f"`file` must be a table's path, and no run's own file. Received: file={str(file)!r}"
+        )
     ranks = ranks_of(run)
     metrics: dict[str, None] = {}
     skips = 0

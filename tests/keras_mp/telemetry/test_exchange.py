@@ -4,6 +4,7 @@ import csv
 import logging
 import math
 import os
+import shutil
 import sys
 from pathlib import Path
 
@@ -165,6 +166,18 @@ def test_wrong_use_is_said(tmp_path, capsys):
     blocked = tmp_path / "file"
     blocked.touch()
     assert main(["export", str(RECORDED), "--tensorboard", str(blocked / "x")]) == 2
+    assert main(["export", str(RECORDED), "--tensorboard", ""]) == 2
+
+
+def test_a_table_never_takes_the_place_of_a_run_s_own_files(tmp_path, capsys):
+    run = tmp_path / "sawtooth"
+    shutil.copytree(RECORDED / "sawtooth", run)
+    before = {path.name: path.read_bytes() for path in run.iterdir()}
+    for place in ("events-0.jsonl", "meta.json", "events-0.1.jsonl"):
+        assert main(["export", str(run), "--csv", str(run / place)]) == 2
+        assert "no run's own file. Received: file=" in capsys.readouterr().err
+    assert main(["export", str(run), "--csv", ""]) == 2
+    assert {path.name: path.read_bytes() for path in run.iterdir()} == before
 
 
 def test_a_board_that_cannot_be_written_touches_neither_job_nor_journal(tmp_path, caplog):

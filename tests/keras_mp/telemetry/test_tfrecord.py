@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from keras_mp.telemetry.decode import inert
 from keras_mp.telemetry.event_proto import decode_event, scalars
 from keras_mp.telemetry.report import as_json, as_table, look
 from keras_mp.telemetry.runs import RunsFolder
@@ -128,8 +129,8 @@ def test_replaced_file_is_read_anew_and_a_missing_one_is_said(tmp_path):
 def test_scalars_come_back_as_they_were(values, step, time):
     event = decode_event(scalars(time, step, values))
     assert (event.time, event.step) == (time, step)
-    surrogate_free = {k.encode("utf-8", "replace").decode(): v for k, v in values.items()}
-    assert str(event.values) == str(surrogate_free)  # as text: nan is nan
+    shown = {inert(k.encode("utf-8", "replace").decode()): v for k, v in values.items()}
+    assert str(event.values) == str(shown)  # as text: nan is nan
 
 
 HOSTILE = st.one_of(
@@ -163,3 +164,8 @@ def test_no_event_file_stops_the_fold_the_verdict_or_the_table(tmp_path_factory,
     report = look(folder, time.time())
     assert "\x1b" not in as_table(report) + as_json(report)
     assert len(folder.jobs) == 1 and not folder.loading and time.process_time() - began < 10
+
+
+def test_tags_that_could_steer_a_terminal_are_inert():
+    event = decode_event(scalars(1.0, 1, {"loss\n\x1b[31m": 0.5, "\u202eval": 1.5, "مقياس": 2.5}))
+    assert event.values == {"loss\ufffd\ufffd[31m": 0.5, "\ufffdval": 1.5, "مقياس": 2.5}

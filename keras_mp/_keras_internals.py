@@ -267,8 +267,9 @@ def called_with_mask(layer: Any) -> bool:
     Without it a sum over masked positions would not be found.
     """
     return any(
-        node.arguments.kwargs.get("mask") is not None
+        given is not None
         for node in getattr(layer, "_inbound_nodes", ())
+        for given in (node.arguments.kwargs.get("mask"), *node.arguments.args[1:2])
     )
 
 

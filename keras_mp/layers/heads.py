@@ -1,4 +1,4 @@
-"""A Dense for a model's end: the product in half precision, what it gives in float32."""
+"""Layers for a model's end: the product in half precision, what it gives in float32."""
 
 from typing import Any
 
@@ -31,3 +31,12 @@ class Dense(products.Dense):
         if self.compute_dtype in ("float16", "bfloat16"):
             outputs = ops.cast(outputs, "float32")
         return outputs if self.activation is None else self.activation(outputs)
+
+
+@keras.saving.register_keras_serializable(package="keras_mp.layers.heads")
+class ReversibleEmbedding(keras.layers.ReversibleEmbedding):
+    """``keras.layers.ReversibleEmbedding`` whose logits are float32: ``Dense`` here says why."""
+
+    def call(self, inputs: Any, reverse: bool = False) -> Any:
+        outputs = super().call(inputs, reverse=reverse)
+        return ops.cast(outputs, "float32") if reverse else outputs

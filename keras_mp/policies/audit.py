@@ -235,11 +235,13 @@ def _optimizer(model: Any, structure: Structure) -> Iterator[Finding]:
     scales = (
         isinstance(optimizer, keras.optimizers.LossScaleOptimizer) or optimizer.loss_scale_factor
     )
-    in_float16 = next((p for p in trained if p.layer.compute_dtype == "float16"), None)
-    if in_float16 is not None and not scales:
+    in_float16 = [place for place in trained if place.layer.compute_dtype == "float16"]
+    # A model that casts its inputs to float16, and whose layers compute in others, needs no scale.
+    unscaled = any(place.category != "container" for place in in_float16) and not scales
+    if unscaled:
         yield Finding(
             "error",
-            in_float16.path,
+            in_float16[0].path,
             "unscaled-float16",
             "it computes in float16 and the optimizer does not scale the loss: gradients below "
             "2^-24 become zero",

@@ -85,6 +85,8 @@ def device_named(text: str) -> Device:
     for card in cards():
         if wanted and wanted <= _words(card.device.name):
             return card.device
+    if match := re.fullmatch(r"(?:amd )?(?:instinct )?(mi[23]\d\d[a-z]?)", text.strip().lower()):
+        return Device("AMD", match[1].upper())  # known by its family, whether or not in the table
     names = ", ".join(card.device.name for card in cards())
     raise ValueError(
         f"There is no device of that name. Expected part of one of these names: {names}; or an "

@@ -10,7 +10,7 @@ import keras
 from keras_mp import _keras_internals
 
 OURS, KERAS = "keras_mp.layers.", "keras.layers."
-HEAD = f"{OURS}heads.Dense"
+HEADS = f"{OURS}heads."
 # What Keras' own does in half precision that ours does not.
 _NORM = "Keras' own keeps float32 copies of its inputs for the backward pass"
 _RECURRENT = "Keras' own casts its weights anew at every time step"
@@ -38,7 +38,7 @@ def better_class(layer: Any) -> str | None:
 
 def gives_float32(layer: Any) -> bool:
     """Whether a layer gives float32 though it computes in half precision: our head."""
-    return class_name(layer) == HEAD
+    return class_name(layer).startswith(HEADS)
 
 
 def is_quiet(name: str) -> bool:
@@ -97,7 +97,7 @@ def class_name(layer: Any) -> str:
     if made.__module__.startswith("keras.src.layers."):
         return KERAS + made.__name__
     if made.__module__ == "keras_mp.layers.heads":
-        return f"{OURS}heads.{made.__name__}"
+        return HEADS + made.__name__
     if made.__module__.startswith(OURS):
         return OURS + made.__name__
     return f"{made.__module__}.{made.__name__}"

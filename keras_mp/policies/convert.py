@@ -76,7 +76,7 @@ def _take_weights(copy: Any, model: Any) -> None:
 
 def _own_classes(model: Any) -> dict[str, type]:
     """The user's layer classes, so that they need not be registered to be copied."""
-    classes = {type(place.layer) for place in structure_of(model).places}
+    classes = {type(place.layer) for place in structure_of(model, ends=False).places}
     return {c.__name__: c for c in classes if not c.__module__.startswith("keras.")}
 
 

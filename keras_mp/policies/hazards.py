@@ -11,6 +11,7 @@ from typing import Any
 
 import keras
 
+from keras_mp import _keras_internals
 from keras_mp.numerics.formats import get_format
 from keras_mp.policies import gaps
 from keras_mp.policies.attention import in_half
@@ -20,7 +21,14 @@ from keras_mp.policies.hardware import Device
 from keras_mp.policies.measure import Calibration
 from keras_mp.policies.raw import Raw
 from keras_mp.policies.reason import Reason
-from keras_mp.policies.structure import SATURATING, Place, Structure, below, ends_in
+from keras_mp.policies.structure import (
+    SATURATING,
+    Place,
+    Structure,
+    below,
+    ends_in,
+    is_functional,
+)
 
 # The float16 sum of this many values overflows where their mean is above 1,024.
 LARGE_WINDOW = 64
@@ -42,6 +50,7 @@ class Circumstances:
         backend, device: What computes it, and where.
         measured: What a calibration batch showed; None without one.
         raw: Path -> raw numbers that the layer hands on.
+        anew: Paths of layers that an earlier plan made ours, whose class is chosen anew.
     """
 
     half: str
@@ -50,6 +59,11 @@ class Circumstances:
     structure: Structure
     measured: Calibration | None = None
     raw: Mapping[str, Raw] = field(default_factory=dict)
+    anew: Collection[str] = ()
+
+    def stays_ours(self, place: Place) -> bool:
+        """Whether a layer is of a class of ours, and not by a plan that another one replaces."""
+        return class_name(place.layer).startswith(OURS) and place.path not in self.anew
 
 
 def hazard(place: Place, around: Circumstances, *, besides: Collection[str] = ()) -> Reason | None:
@@ -84,7 +98,7 @@ def _foreign(place: Place, around: Circumstances) -> Reason | None:
 
 
 def _output(place: Place, around: Circumstances) -> Reason | None:
-    if not place.output or gives_float32(place.layer):
+    if not place.output or (gives_float32(place.layer) and around.stays_ours(place)):
         return None
     activation = ends_in(place.layer)
     if activation in SATURATING:
@@ -116,9 +130,8 @@ def _tiny_epsilon(place: Place, around: Circumstances) -> Reason | None:
     """Keras' own layers use theirs in float32; a user's layer in the dtype that it computes in."""
     if around.half != "float16" or place.category != "custom":
         return None
-    for name in ("epsilon", "eps"):
-        value = getattr(place.layer, name, None)
-        if isinstance(value, float) and 0.0 < value <= FLOAT16_ZERO:
+    for name, value in vars(place.layer).items():  # epsilon, _eps, variance_epsilon, ...
+        if "eps" in name.lower() and isinstance(value, float) and 0.0 < value <= FLOAT16_ZERO:
             return Reason(
                 "tiny-epsilon",
                 f"its {name}={value:g} is zero in float16: what it is to keep from a division by "
@@ -152,7 +165,10 @@ def _activity_regularizer(place: Place, around: Circumstances) -> Reason | None:
 def _attention_mask(place: Place, around: Circumstances) -> Reason | None:
     if around.half != "float16" or around.backend != "torch" or not is_a(place.layer, "Attention"):
         return None
-    if class_name(place.layer).startswith(OURS):
+    if around.stays_ours(place):
+        return None
+    graph = place.parent is not None and is_functional(place.parent.layer)
+    if graph and not around.structure.masked and not _keras_internals.called_with_mask(place.layer):
         return None
     return Reason(
         "attention-mask",
@@ -201,7 +217,7 @@ def _attention_logits(place: Place, around: Circumstances) -> Reason | None:
         return None
     product, scaled = in_half(place, around.backend)
     largest = max(logits.product if product else 0.0, logits.scaled if scaled else 0.0)
-    if around.half == "float16" and class_name(place.layer).startswith(OURS):
+    if around.half == "float16" and around.stays_ours(place):
         return None
     if around.half == "float16" and largest > FLOAT16_MAX / HEADROOM:
         return Reason(

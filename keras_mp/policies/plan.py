@@ -7,7 +7,7 @@ import keras
 
 from keras_mp.policies import mixing, worth
 from keras_mp.policies.classes import (
-    HEAD,
+    HEADS,
     KERAS,
     OURS,
     better_class,
@@ -98,9 +98,10 @@ def plan(
     if data is not None and half in HALF:
         measured = calibrate(model, data, structure, loss)
     raw = raw_values(structure)
-    around = Circumstances(half, keras.backend.backend(), where, structure, measured, raw)
+    around = Circumstances(
+        half, keras.backend.backend(), where, structure, measured, raw, _replaced(model)
+    )
     planner = _Planner(name, around, CheckedRules(rules or {}, structure), replace)
-    planner.replaced = _replaced(model)
     return PrecisionPlan(name, planner.rows(), planner.summary())
 
 
@@ -110,13 +111,7 @@ def _auto(asked: Device | str | None, where: Device) -> str:
 
 
 class _Planner:
-    """Rows for one model.
-
-    Attributes:
-        replaced: Paths of the layers that an earlier plan made ours.
-    """
-
-    replaced: frozenset[str] = frozenset()
+    """Rows for one model."""
 
     def __init__(self, policy: str, around: Circumstances, rules: CheckedRules, replace: Any):
         self.policy, self.around, self._user, self._replace = policy, around, rules, replace
@@ -142,8 +137,9 @@ class _Planner:
             return row
         if row.code == "wide-output":
             sentence = f"{row.reason}: its logits are {self.around.half}'s, given in float32"
-            return dataclasses.replace(row, reason=sentence, replace=HEAD)
-        changed = place.path in self.replaced
+            head = HEADS + type(place.layer).__name__
+            return dataclasses.replace(row, reason=sentence, replace=head)
+        changed = place.path in self.around.anew
         name = self._better(row, place, changed) if self._replace else None
         if name is not None:
             return dataclasses.replace(row, reason=f"{row.reason}; {why(name)}", replace=name)
@@ -157,7 +153,7 @@ class _Planner:
         if row.code in _ATTENTION and in_half:
             return OURS + type(place.layer).__name__
         name = class_name(place.layer) if changed else better_class(place.layer)
-        if name is None or name == HEAD:
+        if name is None or name.startswith(HEADS):
             return None
         # In a float32 row of a half-precision plan too, where it suits.
         suits = in_half or (self.around.half in HALF and suits_float32(name))
@@ -219,7 +215,8 @@ class _Planner:
             return None
         if found.code in ("output", "output-activation"):
             return worth.wide_output(place, self.products)
-        ours = class_name(place.layer).removeprefix(KERAS) in _MENDED
+        kind = class_name(place.layer).removeprefix(KERAS)
+        ours = (kind.removeprefix(OURS) if place.path in self.around.anew else kind) in _MENDED
         if found.code not in _ATTENTION or self.around.half != "float16" or not ours:
             return None
         return found if hazard(place, self.around, besides=_ATTENTION) is None else None

@@ -63,7 +63,7 @@ class PrecisionPlan:
         Raises:
             ValueError: The model has other layers than the plan.
         """
-        for place, row in self._matched(structure_of(model)):
+        for place, row in self._matched(structure_of(model, ends=False)):
             if row.code == "quantized":
                 continue
             policy = _fitting(place.layer, row.policy)
@@ -85,7 +85,7 @@ class PrecisionPlan:
 
     def replaced_layers(self, model: Any) -> list[Any]:
         """The layers of a model that this plan makes ours."""
-        rows = self._matched(structure_of(model))
+        rows = self._matched(structure_of(model, ends=False))
         return [place.layer for place, row in rows if (row.replace or "").startswith(OURS)]
 
     def _matched(self, structure: Structure) -> list[tuple[Place, Row]]:
@@ -122,7 +122,7 @@ class PrecisionPlan:
 
         Its keys are Keras' paths, which change when a model is saved and loaded: keep the plan.
         """
-        rows = self._matched(structure_of(model))
+        rows = self._matched(structure_of(model, ends=False))
         rows = [(place, row) for place, row in rows if row.code != "quantized"]
         by_path = {place.layer.path: row.policy for place, row in rows if place.layer.path}
         return PolicyMap(self.policy, {re.escape(path): by_path[path] for path in by_path})

@@ -6,6 +6,7 @@ from typing import Any
 
 from keras_mp import _keras_internals
 from keras_mp.policies.categories import Category, category_of, is_a
+from keras_mp.policies.tracing import Call, traced_calls
 
 # Layers that hand their input on, or nearly so: the layer before them decides the output's values.
 _TRANSPARENT = (
@@ -45,7 +46,8 @@ class Structure:
     """All places of a model, parents before their children; and what concerns all of it.
 
     Attributes:
-        masked: Some layer makes a mask (``Embedding(mask_zero=True)``, ``Masking``).
+        masked: Some layer makes a mask (``Embedding(mask_zero=True)``, ``Masking``), or a user's
+            may.
     """
 
     places: list[Place]
@@ -56,8 +58,13 @@ class Structure:
         return self.places[0]
 
 
-def structure_of(model: Any) -> Structure:
+def structure_of(model: Any, *, ends: bool = True) -> Structure:
     """The structure of a built model: functional, sequential or subclassed, nested as it may be.
+
+    Args:
+        model: The model, or a layer.
+        ends: Whether to find its ``output`` places, for which a model with a ``call`` of its own is
+            traced. Defaults to True.
 
     Raises:
         ValueError: The model is not built: a subclassed one has not got all its layers yet.
@@ -74,15 +81,21 @@ def structure_of(model: Any) -> Structure:
         )
     places: dict[int, Place] = {}
     _walk(model, None, "", places)
-    for layer in _output_layers(model, places):
+    for layer in _output_layers(model, places) if ends else ():
         if id(layer) in places:
             for place in (places[id(layer)], *below(places[id(layer)])):
                 place.output = True
     masked = any(
-        is_a(place.layer, "Masking") or getattr(place.layer, "mask_zero", False)
+        is_a(place.layer, "Masking")
+        or getattr(place.layer, "mask_zero", False)
+        or (place.category == "custom" and _makes_masks(place.layer))
         for place in places.values()
     )
     return Structure(list(places.values()), masked)
+
+
+def _makes_masks(layer: Any) -> bool:
+    return not type(layer).compute_mask.__module__.startswith("keras.")
 
 
 def below(place: Place) -> Iterator[Place]:
@@ -123,27 +136,83 @@ def _output_layers(model: Any, places: dict[int, Place]) -> Iterator[Any]:
     if is_functional(model):
         yield from _producers(list(model.outputs), places, set())
         return
-    # A subclassed model tells no graph. What it has last of products is taken for its end, with
-    # every softmax of its own: one inside another layer is a part of attention.
+    # A subclassed model tells no graph: what its code calls is tried.
     root = places[id(model)]
-    yield from _ends(root, places)
+    calls = traced_calls(model, [place.layer for place in (root, *below(root))])
+    if calls is None:
+        yield from _last(root, {})
+    else:
+        yield from _called_last(root, calls, places)
+
+
+def _called_last(root: Place, calls: list[Call], places: dict[int, Place]) -> Iterator[Any]:
+    """The layers that gave what the call of a model gave."""
+    order = {id(call.layer): number for number, call in enumerate(calls)}
+    makers: dict[int, list[Call]] = {}  # the innermost first; others may have handed it on
+    for call in calls[:-1]:
+        for tensor in call.gives:
+            makers.setdefault(id(tensor), []).append(call)
+    seen = {id(tensor) for tensor in calls[-1].takes}
+    waiting, known = list(calls[-1].gives), True
+    while waiting:
+        tensor = waiting.pop()
+        if id(tensor) in seen:
+            continue
+        seen.add(id(tensor))
+        if id(tensor) not in makers:
+            known = False  # a function gave it
+            continue
+        for number, call in enumerate(makers[id(tensor)]):
+            place = _whole(places[id(call.layer)])
+            if number == 0 or not place.children:
+                yield from _ends_of(place, places, order)
+            if is_a(place.layer, *_TRANSPARENT) and ends_in(place.layer) not in SATURATING:
+                waiting += call.takes
+    if not known:
+        yield from _last(root, order)
+    for child in root.children:
+        # What the call leaves alone is for other code of the model's, such as its train step.
+        if _has_products(child) and not any(id(p.layer) in order for p in (child, *below(child))):
+            yield from _ends_of(child, places, {})
+
+
+def _whole(place: Place) -> Place:
+    """The layer that something is a part of, as attention has parts."""
+    while place.parent is not None and place.parent.category not in ("container", "custom"):
+        place = place.parent
+    return place
+
+
+def _last(root: Place, order: dict[int, int]) -> Iterator[Any]:
+    """Of a model whose end is not known: what it has last of products is taken for it, with every
+    softmax of its own: one inside another layer is a part of attention."""
+    yield from _ends(root, order)
     for place in _direct(root):
         if ends_in(place.layer) == "softmax":
             yield place.layer
 
 
-def _ends(parent: Place, places: dict[int, Place]) -> Iterator[Any]:
-    """What a layer without a graph gives last, by the order in which it got its layers."""
+def _ends(parent: Place, order: dict[int, int]) -> Iterator[Any]:
+    """What a layer without a graph gives last, by the order in which it calls its layers; as far as
+    that is not known, in which it got them."""
     holding = [child for child in parent.children if _has_products(child)]
-    if not holding:
+
+    def when(child: Place) -> int:
+        return max(order.get(id(place.layer), -1) for place in (child, *below(child)))
+
+    last = max(reversed(holding), key=when, default=None)
+    if last is None:
         return
-    last = holding[-1]
-    if is_a(last.layer, "Model") and is_functional(last.layer):
-        yield from _output_layers(last.layer, places)
-    elif last.category in ("container", "custom") and last.children:
-        yield from _ends(last, places)
+    yield from _ends_of(last, {id(p.layer): p for p in (last, *below(last))}, order)
+
+
+def _ends_of(place: Place, places: dict[int, Place], order: dict[int, int]) -> Iterator[Any]:
+    if is_a(place.layer, "Model") and is_functional(place.layer):
+        yield from _output_layers(place.layer, places)
+    elif place.category in ("container", "custom") and place.children:
+        yield from _ends(place, order)
     else:
-        yield last.layer
+        yield place.layer
 
 
 def _has_products(place: Place) -> bool:

@@ -21,6 +21,7 @@ from typing import Any
 import keras
 
 from keras_mp import _keras_internals
+from keras_mp.policies.classes import HEADS, KERAS, class_name
 from keras_mp.policies.hardware import Device
 from keras_mp.policies.reason import Reason
 from keras_mp.policies.structure import Place, Structure, is_functional
@@ -87,7 +88,11 @@ def wide_output(place: Place, total: int) -> Reason | None:
     Of few numbers each may matter to the last digit, as prices do; of many classes the order
     does, and the difference between the largest.
     """
-    if type(place.layer) is not keras.layers.Dense or place.layer.units < WIDE_UNITS:
+    layer = place.layer
+    kind = class_name(layer).removeprefix(HEADS).removeprefix(KERAS)
+    if kind == "ReversibleEmbedding" and layer.input_dim >= WIDE_UNITS:
+        return Reason("wide-output", f"a product with all {layer.input_dim:,} of its rows")
+    if kind != "Dense" or layer.units < WIDE_UNITS:
         return None
     share = work_of(place).products / max(total, 1)
     if share < WIDE_SHARE:

@@ -206,9 +206,11 @@ def test_the_train_function_is_watched_until_it_is_let_go():
 def test_called_with_mask_sees_a_mask_given_by_hand():
     inputs, mask = keras.Input((4, 1)), keras.Input((4,), dtype="bool")
     by_hand, without = keras.layers.GlobalAveragePooling1D(), keras.layers.GlobalAveragePooling1D()
+    by_place = keras.layers.GlobalAveragePooling1D()
     by_hand(inputs, mask=mask)
+    by_place(inputs, mask)
     without(inputs)
-    assert internals.called_with_mask(by_hand)
+    assert internals.called_with_mask(by_hand) and internals.called_with_mask(by_place)
     assert not internals.called_with_mask(without)
 
 

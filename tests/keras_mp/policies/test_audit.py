@@ -105,6 +105,12 @@ class TestHalfVariables:
 
 
 class TestUnscaledFloat16:
+    def test_a_model_that_only_casts_its_inputs_needs_no_scale(self):
+        model = keras.Sequential([keras.Input((4,)), layers.Dense(2), layers.Dense(1)])
+        model.compile("adam", "mse")
+        model.dtype_policy = "mixed_float16"
+        assert codes(model) == [("policy-left-behind", "")]
+
     def test_small_gradients_are_lost_until_the_loss_is_scaled(self):
         model = dense("mixed_float16", kernel_initializer="ones")
         loss = lambda y, prediction: ops.mean(prediction) * 2e-8  # noqa: E731

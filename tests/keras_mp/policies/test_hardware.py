@@ -180,3 +180,11 @@ def test_an_unknown_device_lists_the_known_ones(text):
     with pytest.raises(ValueError, match="H200") as caught:
         device_named(text)
     assert f"Received: device={text!r}" in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["MI300X", "AMD Instinct MI250X", "mi210"])
+def test_an_amd_card_without_confirmed_figures_can_be_asked_about(name):
+    device = device_named(name)
+    assert recommend_for(device).policy == "mixed_bfloat16"
+    assert find_card(device.name) is None
+    assert device_named("MI355X").architecture == "gfx950"

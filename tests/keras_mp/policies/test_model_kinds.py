@@ -220,13 +220,37 @@ def test_adapters_that_a_file_would_add_up_are_not_lost_in_silence():
     assert model.predict(TOKENS, verbose=0) == pytest.approx(exact, abs=0.02)
 
 
-def test_a_tied_embedding_has_one_row_and_a_rule_can_keep_its_logits_in_float32():
-    """It is one layer with one policy, and where it ends a subclassed model no graph tells."""
+def test_a_tied_embedding_of_ones_own_has_one_row_and_a_rule_can_change_it():
+    """It is one layer with one policy, and its logits leave the model: float32."""
     path = "backbone/token_embedding"
-    assert keras_mp.plan(writer(), "mixed_bfloat16")[path].policy == "mixed_bfloat16"
     model = writer()
-    keras_mp.plan(model, "mixed_bfloat16", rules={path: "float32"}).apply(model)
+    row = keras_mp.plan(model, "mixed_bfloat16")[path]
+    assert (row.policy, row.code) == ("float32", "output")
+    keras_mp.plan(model, "mixed_bfloat16").apply(model)
     assert model.predict(TOKENS, verbose=0).dtype == np.float32
+    planned = keras_mp.plan(model, "mixed_bfloat16", rules={path: "mixed_bfloat16"})
+    assert planned[path].code == "rule"
+
+
+def test_keras_tied_embedding_multiplies_in_half_precision_and_gives_float32():
+    tokens = keras.Input((8,), dtype="int32")
+    table = layers.ReversibleEmbedding(256, 16, name="table")
+    inner = layers.Dense(16, name="body")(table(tokens))
+    model = keras.Model(tokens, table(inner, reverse=True))
+    data = np.arange(16).reshape(2, 8)
+    exact = model.predict(data, verbose=0)
+    for replace, code in ((True, "wide-output"), (False, "output"), (True, "wide-output")):
+        planned = keras_mp.plan(model, "mixed_bfloat16", replace=replace)
+        assert planned["table"].code == code
+        planned.apply(model)
+        assert len(keras_mp.audit(model)) == 0
+        assert (table.compute_dtype == "float32") == (code == "output")
+        logits = model.predict(data, verbose=0)
+        assert logits.dtype == np.float32
+        assert logits == pytest.approx(exact, abs=0.05)
+    keras_mp.plan(model, "float32").apply(model)
+    assert np.array_equal(model.predict(data, verbose=0), exact)
+    assert type(table) is layers.ReversibleEmbedding
 
 
 def test_every_layer_of_a_nested_backbone_has_its_row():

@@ -244,8 +244,16 @@ class TestWideOutput:
             return {o.outputs[0].dtype.name for o in products if o.outputs[0].shape[-1] == columns}
         import jax
 
-        equations = jax.make_jaxpr(lambda x: model(x))(self.X).jaxpr.eqns
-        results = [e.outvars[0].aval for e in equations if e.primitive.name == "dot_general"]
+        def equations(program):
+            for equation in program.eqns:
+                yield equation
+                inner = equation.params.get("jaxpr")
+                if inner is not None:
+                    yield from equations(getattr(inner, "jaxpr", inner))
+
+        program = jax.make_jaxpr(lambda x: model(x))(self.X).jaxpr
+        products = [e for e in equations(program) if e.primitive.name == "dot_general"]
+        results = [e.outvars[0].aval for e in products]
         return {str(aval.dtype) for aval in results if aval.shape[-1] == columns}
 
     def test_flipping_it_changes_in_what_most_is_multiplied(self):
@@ -298,8 +306,11 @@ class TestWideOutput:
         exact = numbers(model(self.X))
         plan(model, "mixed_bfloat16").apply(model)
         assert len(keras_mp.audit(model)) == 0
-        plan(model, "mixed_bfloat16").apply(model)
+        again = plan(model, "mixed_bfloat16").apply(model)
         assert keras.backend.standardize_dtype(model(self.X).dtype) == "float32"
+        assert plan(again, "mixed_bfloat16")["end"].code == "wide-output"
+        plan(model, "mixed_bfloat16", replace=False).apply(model)
+        assert model.get_layer("end").compute_dtype == "float32"
         plan(model, "float32").apply(model)
         assert type(model.get_layer("end")) is layers.Dense
         assert np.array_equal(numbers(model(self.X)), exact)
@@ -368,6 +379,13 @@ class TestTinyEpsilon:
         )
         assert planned == exact == 0
         assert np.isnan(flipped).all()
+
+    @pytest.mark.parametrize("name", ["eps", "_eps", "variance_epsilon"])
+    def test_it_goes_by_many_names(self, name):
+        model = self.build(1e-5)
+        setattr(model.get_layer("norm"), name, 1e-12)
+        row = plan(model, "mixed_float16")["norm"]
+        assert row.code == "tiny-epsilon" and f"{name}=1e-12" in row.reason
 
     def test_it_is_not_given_to_a_larger_one_nor_in_bfloat16_nor_to_keras_own(self):
         assert "tiny-epsilon" not in codes(self.build(1e-5), "mixed_float16")
@@ -518,6 +536,8 @@ class TestAttentionMask:
         assert ("attention-mask" in codes(self.build(), "mixed_float16")) == (BACKEND == "torch")
         assert "attention-mask" not in codes(self.build(), "mixed_bfloat16")
         tokens = keras.Input((4, 8))
+        unmasked = keras.Model(tokens, layers.Dense(1)(layers.Attention()([tokens, tokens])))
+        assert "attention-mask" not in codes(unmasked, "mixed_float16")
         heads = keras.Model(
             tokens, layers.Dense(1)(layers.MultiHeadAttention(2, 4)(tokens, tokens))
         )

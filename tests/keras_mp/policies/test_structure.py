@@ -1,4 +1,4 @@
-"""The private reads of Keras that a model's structure stands on."""
+"""The private reads of Keras that a model's structure stands on, and where a model ends."""
 
 import keras
 import numpy as np
@@ -6,6 +6,7 @@ import pytest
 from keras import layers
 
 from keras_mp import _keras_internals
+from keras_mp.policies.structure import structure_of
 
 pytestmark = pytest.mark.backend
 
@@ -81,3 +82,130 @@ def test_graph_calls_are_every_call_with_what_it_takes_and_gives():
     assert by_output[id(right)] == (shared, [second])
     assert by_output[id(total)][1] == [left, right]
     assert by_output[id(end)] == (inner, [total])
+
+
+class TestTheEndOfAModelOfOnesOwnCode:
+    """Which layers give a subclassed model's values: what its code does decides, not in which order
+    it got its layers."""
+
+    X = np.ones((2, 8), "float32")
+
+    def ends(self, model, *inputs):
+        model(*inputs)
+        return {place.path for place in structure_of(model).places if place.output}
+
+    def test_attributes_in_another_order(self):
+        class Net(keras.Model):
+            def __init__(self):
+                super().__init__()
+                self.head = layers.Dense(2, name="head")
+                self.body = [layers.Dense(8, name=f"body{i}") for i in range(2)]
+                self.look = layers.MultiHeadAttention(2, 4, name="look")
+
+            def call(self, inputs):
+                for layer in self.body:
+                    inputs = layer(inputs)
+                tokens = inputs[:, None]
+                return self.head(self.look(tokens, tokens)[:, 0])
+
+        assert self.ends(Net(), self.X) == {"head"}
+
+    def test_every_output_and_what_only_hands_it_on(self):
+        class Net(keras.Model):
+            def __init__(self):
+                super().__init__()
+                self.left, self.right = layers.Dense(2, name="left"), layers.Dense(3, name="right")
+                self.body = layers.Dense(8, name="body")
+                self.drop = layers.Activation("linear", name="drop")
+
+            def call(self, inputs):
+                body = self.body(inputs)
+                return {"a": self.drop(self.left(body)), "b": self.right(body)}
+
+        assert self.ends(Net(), self.X) == {"left", "right", "drop"}
+
+    def test_a_function_at_the_end_and_several_inputs(self):
+        class Net(keras.Model):
+            def __init__(self):
+                super().__init__()
+                self.end, self.body = layers.Dense(2, name="end"), layers.Dense(8, name="body")
+
+            def call(self, left, right):
+                return keras.ops.softmax(self.end(self.body(left) + self.body(right)))
+
+        assert self.ends(Net(), self.X, self.X) == {"end"}
+
+    def test_layers_in_layers_and_models_in_models(self):
+        class Block(layers.Layer):
+            def __init__(self, **options):
+                super().__init__(**options)
+                self.second, self.first = layers.Dense(8, name="b"), layers.Dense(8, name="a")
+
+            def call(self, inputs):
+                return keras.ops.relu(self.second(self.first(inputs)))
+
+        class Net(keras.Model):
+            def __init__(self):
+                super().__init__()
+                self.block = Block(name="block")
+                inputs = keras.Input((8,))
+                self.inner = keras.Model(inputs, layers.Dense(8, name="in")(inputs), name="inner")
+
+            def call(self, inputs):
+                return self.block(self.inner(inputs))
+
+        assert self.ends(Net(), self.X) == {"block/b"}
+
+    def test_what_the_call_leaves_to_the_train_step(self):
+        class Adversaries(keras.Model):
+            def __init__(self):
+                super().__init__()
+                self.judge = keras.Sequential([keras.Input((8,)), layers.Dense(1, name="is")])
+                self.maker = keras.Sequential(
+                    [layers.Dense(4, name="z"), layers.Dense(8, name="x")]
+                )
+
+            def call(self, inputs):
+                return self.maker(inputs)
+
+        ends = self.ends(Adversaries(), self.X)
+        assert {path.rpartition("/")[2] for path in ends} == {"is", "x"}
+
+    def test_code_that_cannot_be_traced(self):
+        """Then the order of the attributes is all there is. The model stays as it was."""
+
+        class Net(keras.Model):
+            def __init__(self):
+                super().__init__()
+                self.body, self.end = layers.Dense(8, name="body"), layers.Dense(2, name="end")
+                self.traced = False
+
+            def call(self, inputs):
+                if self.traced:
+                    raise TypeError("not on shapes")
+                return self.end(self.body(inputs))
+
+        model = Net()
+        model(self.X)
+        model.traced = True
+        before = [layer.dtype_policy for layer in model.layers]
+        assert {place.path for place in structure_of(model).places if place.output} == {"end"}
+        assert [layer.dtype_policy for layer in model.layers] == before
+        assert not any("call" in vars(layer) for layer in (model, *model.layers))
+
+    def test_statistics_and_seeds_stay_as_they_are(self):
+        class Net(keras.Model):
+            def __init__(self):
+                super().__init__()
+                self.norm, self.end = layers.BatchNormalization(), layers.Dense(2)
+                self.drop = layers.Dropout(0.5)
+
+            def call(self, inputs):
+                return self.end(self.drop(self.norm(inputs, training=True), training=True))
+
+        model = Net()
+        model(self.X)
+        before = [keras.ops.convert_to_numpy(variable) for variable in model.variables]
+        structure_of(model)
+        for variable, value in zip(model.variables, before, strict=True):
+            np.testing.assert_array_equal(keras.ops.convert_to_numpy(variable), value)

@@ -34,7 +34,7 @@ def handed_over(model: Any, data: Any, stack: ExitStack) -> tuple[str, str | Non
         from keras_mp.policies.saving import save_model
         from keras_mp.policies.structure import structure_of
 
-        kinds = {type(place.layer) for place in structure_of(model).places}
+        kinds = {type(place.layer) for place in structure_of(model, ends=False).places}
         classes = [where(kind) for kind in kinds if not kind.__module__.startswith("keras")]
         spec, label = os.path.join(folder, "model.keras"), model.name
         save_model(model, spec)

@@ -134,7 +134,7 @@ def about(model: Any, policy: str) -> dict[str, Any]:
         "support_why": support.why,
         "off_tiles": [
             [place.path, name, width]
-            for place in structure_of(model).places
+            for place in structure_of(model, ends=False).places
             for name, width in work_of(place).widths
             if width % 8
         ],

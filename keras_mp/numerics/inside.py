@@ -87,7 +87,7 @@ class Inside:
         if isinstance(batch, _Unreadable):
             raise ValueError(batch.why)
         if self._structure is None:
-            self._structure = structure_of(model)
+            self._structure = structure_of(model, ends=False)
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)
         found = look(
             model,

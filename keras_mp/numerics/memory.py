@@ -120,7 +120,8 @@ def saved_bytes(model: Any, batch: Any, *, training: bool = True) -> SavedBytes:
         model(inputs)
     # Keras passes the mode on from a model whose ``call`` takes it, as in training.
     mode = {"training": training} if "training" in signature(model.call).parameters else {}
-    return SavedBytes(tuple(kept_blocks(model, inputs, structure_of(model).places, mode)))
+    places = structure_of(model, ends=False).places
+    return SavedBytes(tuple(kept_blocks(model, inputs, places, mode)))
 
 
 def _sums(pairs: Iterable[tuple[str, int]]) -> dict[str, int]:

@@ -109,7 +109,7 @@ def look(
         structure: The model's, if it is known.
         compiled: A dict of the caller's that is handed to each look at the same model.
     """
-    structure = structure_of(model) if structure is None else structure
+    structure = structure_of(model, ends=False) if structure is None else structure
     layers = [place.layer for place in structure.places]
     applied = scale_of(getattr(model, "optimizer", None)) if scale is None else scale
     if isinstance(applied, str) or not (applied > 0 and math.isfinite(applied)):

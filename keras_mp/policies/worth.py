@@ -47,6 +47,8 @@ def padding(width: int) -> float:
 def alignment(place: Place, device: Device, total: int) -> tuple[Reason, str, int] | None:
     """A layer's width that tensor cores do not like, on a device that has them.
 
+    NVIDIA's alone: no source that we have gives the sides of AMD's, Apple's or Google's tiles.
+
     Args:
         total: The model's products.
 

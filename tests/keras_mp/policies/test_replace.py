@@ -134,7 +134,7 @@ class TestForSpeed:
         assert fast["conv"].replace is None
         assert (every["conv"].replace == "keras_mp.layers.Conv2D") == (BACKEND != "tensorflow")
 
-    @pytest.mark.skipif(BACKEND == "tensorflow", reason="there products of ours are Keras' own")
+    @pytest.mark.skipif(BACKEND != "torch", reason="torch alone keeps a cast for the first layer")
     def test_it_changes_what_is_kept_of_the_weights(self):
         """Kept, a cast need not be made again; the other way about for `True`."""
         from keras_mp.numerics.memory import saved_bytes

@@ -12,8 +12,9 @@ from keras_mp.telemetry.records import SCHEMA_VERSION
 from keras_mp.telemetry.tail import JournalFile
 
 # A journal longer than this is shown from its end first: its last sixteenth, and no more than this.
-# At about 10 µs a record and 200 bytes each, so much of it takes a hundredth of a second.
-PREVIEW_ABOVE, PREVIEW_SHARE = 256 << 10, 1 / 16
+# At about 10 µs a record and 200 bytes each, so much of it takes a hundredth of a second. Where the
+# latest state alone is asked for (the first frame of a dashboard), a shorter one is, too.
+PREVIEW_ABOVE, LATEST_ABOVE, PREVIEW_SHARE = 4 << 20, 256 << 10, 1 / 16
 PREVIEW_BYTES = 256 << 10
 # How much of one file is read before the next gets its turn.
 TURN_BYTES = 1 << 20
@@ -50,7 +51,7 @@ class JournalRun:
         new = self._list()
         self._read_meta()
         if new:
-            self._begin_preview()
+            self._begin_preview(LATEST_ABOVE if latest else PREVIEW_ABOVE)
         if not latest or self.preview is None:
             self._read(self._files, self.job, until)
         if sum(f.restarts for f in self._files.values()) != self._restarts:
@@ -93,8 +94,8 @@ class JournalRun:
         self._files = dict(sorted(self._files.items()))
         return fresh
 
-    def _begin_preview(self) -> None:
-        if self.preview is not None or self.behind() <= PREVIEW_ABOVE:
+    def _begin_preview(self, above: int) -> None:
+        if self.preview is not None or self.behind() <= above:
             return
         self.preview = Job(self.job.run_id, self.path)
         self.preview.meta = self.job.meta

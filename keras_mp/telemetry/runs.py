@@ -54,6 +54,7 @@ class RunsFolder:
         self.path = Path(path)
         self.error: str | None = None
         self.version = 0
+        self._hurried = False
         self._entries: dict[str, JournalRun | EventRun] = {}
         self._no_runs: dict[str, float] = {}  # folder -> when to look into it again
 
@@ -89,8 +90,8 @@ class RunsFolder:
             seconds: About how long to read at most; the rest comes at the next call. None reads
                 all there is.
             hurry: When the time is up, leave whole runs for the next call, which begins with them;
-                a run is among the jobs once it has been looked at, the first time at the end of
-                its journal alone. Without, each has its turn.
+                a run is among the jobs once it has been looked at. The first such call reads the
+                ends of journals alone. Without, each has its turn.
             only: Look at the runs of these ids alone; the others wait for another call.
 
         Returns:
@@ -100,12 +101,13 @@ class RunsFolder:
             self._find()
         self._share_memory()
         until = None if seconds is None else time.monotonic() + seconds
+        latest, self._hurried = hurry and until is not None and not self._hurried, True
         changed: list[Job] = []
         for name in list(self._entries):
             entry = self._entries[name]
             if only is not None and entry.job.run_id not in only:
                 continue
-            if entry.poll(until, hurry and until is not None and not entry.looked_at):
+            if entry.poll(until, latest):
                 changed.append(entry.shown())
             entry.looked_at = True
             if hurry and until is not None:

@@ -163,7 +163,7 @@ def test_long_journal_shows_its_latest_state_first_and_its_history_later(tmp_pat
 
 
 def test_whoever_is_in_a_hurry_sees_every_job_before_any_history(tmp_path, monkeypatch):
-    monkeypatch.setattr(journal_runs, "PREVIEW_ABOVE", 2_000)
+    monkeypatch.setattr(journal_runs, "LATEST_ABOVE", 2_000)
     for name in ("a", "b", "c"):
         writer = start(tmp_path, name)
         for step in range(1, 301):

@@ -52,7 +52,7 @@ class TorchKernel(Kernel):
         self.loss_guard: TorchLossGuard | None = None
         self.trackers: list[Any] = []  # whose sums and counts the loss guard spares
         self.binding: Any = None
-        self.hook: Any = None
+        self.hooks: list[Any] = []
         self.forward: ForwardWatch | None = None
         self.told = TorchTold(self)
         self.place: int | None = None
@@ -99,8 +99,8 @@ class TorchKernel(Kernel):
         model = binding.model
         self.binding = binding
         self.guard = TorchGuard(protected)
-        if self.hook is not None:
-            self.hook.remove()
+        for hook in self.hooks:
+            hook.remove()
         # Weakly: the model's hooks must not keep a replaced optimizer alive.
         kernel = weakref.ref(self)
 
@@ -112,7 +112,17 @@ class TorchKernel(Kernel):
                 with torch.no_grad():
                     alive.begin(inputs)
 
-        self.hook = model.register_forward_pre_hook(before_forward)
+        def after_forward(_model: Any, _inputs: Any, _outputs: Any) -> None:
+            alive = kernel()
+            if alive is None or torch.compiler.is_compiling() or not torch.is_grad_enabled():
+                return
+            if alive.guard is not None:
+                alive.guard.passed()
+
+        self.hooks = [
+            model.register_forward_pre_hook(before_forward),
+            model.register_forward_hook(after_forward),
+        ]
         if self.forward is not None:
             self.forward.remove()
         self.forward = ForwardWatch(model, self)

@@ -6,6 +6,8 @@ which keeps those that autograd saves anyway and costs no operator.
 """
 
 import weakref
+from collections import deque
+from itertools import chain
 from typing import Any
 
 import torch
@@ -14,12 +16,17 @@ from keras import tree
 from keras_mp import _keras_internals
 from keras_mp.scaling.attribution import INPUTS, path_of
 
+# A loss may need several passes (a GAN's, a triplet's). Of passes that no loss follows no more are
+# kept, either.
+PASSES = 3
+
 
 class ForwardWatch:
     """Args: model: A built keras.Model; held by its layers' hooks alone."""
 
     def __init__(self, model: Any, kernel: Any):
-        self.outputs: list[tuple[str, Any]] = []
+        # One list a forward pass, from one loss to the next.
+        self.passes: deque[list[tuple[str, Any]]] = deque(maxlen=PASSES)
         # Weakly: a model's hooks must not keep a replaced optimizer alive.
         watching = weakref.ref(kernel)
         held = weakref.ref(self)
@@ -30,14 +37,15 @@ class ForwardWatch:
 
     def begin(self, inputs: Any) -> None:
         """A forward pass of the whole model begins."""
-        self.outputs = [(INPUTS, inputs)]
+        self.passes.append([(INPUTS, inputs)])
 
     def first_overflow(self) -> str | None:
         """Path of the first layer whose output was not finite, in the order of the calls."""
-        return next((path for path, value in self.outputs if not _finite(value)), None)
+        outputs = chain.from_iterable(self.passes)
+        return next((path for path, value in outputs if not _finite(value)), None)
 
     def forget(self) -> None:
-        self.outputs = []
+        self.passes.clear()
 
     def remove(self) -> None:
         for hook in self.hooks:
@@ -51,7 +59,9 @@ def _hook(path: str, held: Any, watching: Any) -> Any:
             return
         watch, kernel = held(), watching()
         if watch is not None and kernel is not None and kernel.watches_forward:
-            watch.outputs.append((path, output))
+            if not watch.passes:  # of a part of the model alone
+                watch.passes.append([])
+            watch.passes[-1].append((path, output))
 
     return after_forward
 

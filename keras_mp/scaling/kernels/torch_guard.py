@@ -36,6 +36,11 @@ class TorchGuard:
                 torch.cat([t.to(self.dtype) for t in self.flat], out=self.saved)
             self._settled()
 
+    def passed(self) -> None:
+        """A forward pass has ended. What it wrote belongs to the step: another pass before the step
+        (a second batch, another input) must not take it for a change from outside."""
+        self._settled()
+
     def _gathered(self) -> Any:
         # From the variables' own tensors: beside them no view of them may enter a compiled graph.
         return torch.cat([t.reshape(-1).to(self.dtype) for t in self.tensors])

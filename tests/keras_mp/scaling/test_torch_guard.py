@@ -1,0 +1,68 @@
+"""torch: a bound model's state in loops by hand, which call the model as they like."""
+
+import keras
+import numpy as np
+import pytest
+
+import keras_mp
+
+if keras.backend.backend() != "torch":
+    pytest.skip("about torch", allow_module_level=True)
+
+import torch
+from helpers.stepping import host, snapshot
+
+pytestmark = pytest.mark.backend
+
+X = np.random.default_rng(0).random((8, 3)).astype("float32")
+
+
+@pytest.fixture
+def bound():
+    """(model with BatchNorm, its optimizer, its statistics)."""
+    model = keras.Sequential(
+        [keras.Input((3,)), keras.layers.BatchNormalization(), keras.layers.Dense(1)]
+    )
+    optimizer = keras_mp.LossScaleOptimizer("sgd", model=model)
+    optimizer.build(model.trainable_variables)
+    return model, optimizer, model.layers[0].non_trainable_variables
+
+
+def step(model, optimizer, *batches):
+    """One update from several forward passes, as of a GAN's discriminator or a siamese loss."""
+    model.zero_grad()
+    loss = sum(model(torch.tensor(x), training=True).square().mean() for x in batches)
+    optimizer.scale_loss(loss).backward()
+    with torch.no_grad():
+        optimizer.apply([v.value.grad for v in model.trainable_variables])
+
+
+@pytest.mark.parametrize("bad", [0, 1])
+def test_statistics_are_spared_whichever_forward_pass_of_a_step_was_bad(bound, bad):
+    model, optimizer, statistics = bound
+    step(model, optimizer, X, X + 1)
+    before = snapshot(*statistics)
+    batches = [X, X + 1]
+    batches[bad] = np.full_like(X, np.inf)
+    step(model, optimizer, *batches)
+    assert optimizer.skipped_steps == 1
+    assert optimizer.overflow_report().layer == "inputs"
+    assert snapshot(*statistics) == before
+    step(model, optimizer, X)
+    assert snapshot(*statistics) != before
+
+
+@pytest.mark.parametrize("change", ["assigned", "predicted"])
+def test_what_others_wrote_between_two_passes_stays(bound, change):
+    model, optimizer, (mean, variance) = bound
+    step(model, optimizer, X)
+    model(torch.tensor(X), training=True)  # a pass that no step follows
+    if change == "assigned":
+        mean.assign(host(mean) + 5)
+    else:
+        with torch.no_grad():  # statistics gathered anew, without training
+            model(torch.tensor(X + 7), training=True)
+    before = snapshot(mean, variance)
+    step(model, optimizer, np.full_like(X, np.inf))
+    assert optimizer.skipped_steps == 1
+    assert snapshot(mean, variance) == before

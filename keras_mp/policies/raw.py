@@ -36,7 +36,8 @@ class Raw:
         to: Path of the layer that needs them as they are.
         ids: How many ids there are, where it looks numbers up; None where it computes with them.
         sure: False where it is not known whether ids come as floats or, as they mostly do, as
-            integers, which nobody casts.
+            integers, which nobody casts. A model with weights of its own, whose dtype its policy
+            decides, is let alone then.
     """
 
     to: str
@@ -73,7 +74,9 @@ def raw_values(structure: Structure) -> Mapping[str, Raw]:
         _Graph(root.layer, places, {id(t) for t in root.layer.inputs}, found).search()
     else:
         for need in _inside(root):
-            _mark(found, root, need if need.ids is None else Raw(need.to, need.ids, sure=False))
+            need = need if need.ids is None else Raw(need.to, need.ids, sure=False)
+            if need.sure or not _own_weights(root):
+                _mark(found, root, need)
             _mark_code(found, root, need)
     return found
 
@@ -161,6 +164,11 @@ def _need(place: Place) -> Iterator[Raw]:
 def _inside(place: Place) -> Iterator[Raw]:
     for inner in below(place):
         yield from _need(inner)
+
+
+def _own_weights(place: Place) -> bool:
+    held = {id(variable) for child in place.children for variable in child.layer.weights}
+    return any(id(variable) not in held for variable in place.layer.trainable_weights)
 
 
 def _mark_code(found: dict[str, Raw], around: Place, need: Raw) -> None:

@@ -199,8 +199,27 @@ class TestWhereItMustNotBe:
     def test_shapes_of_inputs_that_a_product_takes(self):
         self.none(chain(layers.Reshape((3,)), total()))
 
+    def test_a_model_whose_own_weights_follow_its_policy(self):
+        class Positions(Reader):
+            def build(self, shape):
+                self.positions = self.add_weight(shape=(shape[-1], 1), name="positions")
+
+            def call(self, inputs):
+                return self.end(self.words(inputs) + self.positions)
+
+        self.none(built(Positions(), IDS.astype("int32")))
+
     def test_a_model_of_words_is_no_finding(self):
         """Its ids may come as floats, so a plan does not let it cast them; mostly they do not."""
-        model = ids_in_a_model()
-        assert raw_rows(keras_mp.plan(model, "mixed_float16"))[0].path == ""
-        assert "raw-input" not in {one.code for one in keras_mp.audit(model, "mixed_float16")}
+
+        class Shaped(keras.Model):
+            def __init__(self):
+                super().__init__()
+                self.shape, self.words, self.end = layers.Reshape((3,)), table(), total()
+
+            def call(self, inputs):
+                return self.end(self.words(self.shape(inputs)))
+
+        for model in (ids_in_a_model(), built(Shaped(), IDS)):
+            assert raw_rows(keras_mp.plan(model, "mixed_float16"))[0].path == ""
+            assert "raw-input" not in {one.code for one in keras_mp.audit(model, "mixed_float16")}

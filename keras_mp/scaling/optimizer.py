@@ -293,3 +293,5 @@ class LossScaleOptimizer(
             self._masters.before()
             self.inner_optimizer.finalize_variable_values(self._masters.targets_of(var_list))
             self._masters.after()
+        if self._kernel is not None and self.use_ema:
+            self._kernel.part_from_averages(self._targets)

@@ -111,6 +111,13 @@ class Kernel:
         """[3, variables]: how often, first step, last step a gradient was not finite."""
         return self.overflows
 
+    def part_from_averages(self, variables: list[Any]) -> None:
+        """The variables were given the values of their averages; what is theirs must be their own.
+
+        Args:
+            variables: Those that the inner optimizer updates.
+        """
+
     def distances(self) -> dict[int, int]:
         """Operations between each variable (by index) and the loss, where no loss' graph told."""
         return {}

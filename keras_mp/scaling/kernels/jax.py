@@ -112,6 +112,11 @@ class JaxKernel(Kernel):
                 self.last_overflow = overflowed(last, nonfinite, None if seen < 0 else bool(seen))
         self.told.tell(own.scale, own.limits, own.counters)
 
+    def part_from_averages(self, variables: list[Any]) -> None:
+        # Keras assigns the array itself, and the next fit would give it away twice.
+        for variable in variables:
+            variable.assign(jnp.copy(variable.value))
+
     def distances(self) -> dict[int, int]:
         return self.model_distances.get()
 

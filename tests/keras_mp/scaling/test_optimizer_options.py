@@ -220,6 +220,21 @@ def test_a_variable_that_takes_its_gradient_as_its_value_is_not_unscaled():
     assert host(variables[0])[0] < 1.0
 
 
+@pytest.mark.parametrize("policy", ["float32", "bfloat16"])
+def test_training_goes_on_from_the_averages_that_a_fit_ended_with(policy):
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1, dtype=policy)])
+    inner = keras.optimizers.SGD(0.125, use_ema=True, ema_momentum=0.5)
+    optimizer = keras_mp.LossScaleOptimizer(inner)
+    model.compile(optimizer, loss="mse")
+    x, y = np.ones((8, 4), "float32"), np.ones((8, 1), "float32")
+    ends = []
+    for _ in range(2):
+        model.fit(x, y, batch_size=4, verbose=0)
+        ends.append(snapshot(*model.weights))
+    assert ends[0] != ends[1]
+    assert (optimizer.applied_steps, optimizer.skipped_steps) == (4, 0)
+
+
 # Layers frozen and unfrozen.
 
 

@@ -3,6 +3,7 @@
 All of it reads the device, so none of it belongs into a step.
 """
 
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -59,9 +60,9 @@ class TellsTheHost:
         On TensorFlow a train function that was traced before needs
         ``model.make_train_function(force=True)``.
         """
-        if isinstance(rows, bool) or not isinstance(rows, int) or rows < 1:
+        if isinstance(rows, bool) or not isinstance(rows, Integral) or rows < 1:
             raise ValueError(f"`rows` must be an integer from 1 on. Received: rows={rows!r}")
-        object.__setattr__(self, "_ring_rows", max(rows, self._ring_rows))
+        object.__setattr__(self, "_ring_rows", max(int(rows), self._ring_rows))
         if self._kernel is not None:
             self._kernel.allocate_ring(self._ring_rows)
 
@@ -91,11 +92,11 @@ class TellsTheHost:
         Args:
             every: Steps between two measurements. Defaults to 100.
         """
-        if isinstance(every, bool) or not isinstance(every, int) or every < 1:
+        if isinstance(every, bool) or not isinstance(every, Integral) or every < 1:
             raise ValueError(f"`every` must be an integer from 1 on. Received: every={every!r}")
-        object.__setattr__(self, "_headroom_every", every)
+        object.__setattr__(self, "_headroom_every", int(every))
         if self._kernel is not None:
-            self._kernel.measure_headroom(every)
+            self._kernel.measure_headroom(self._headroom_every)
 
     def headroom(self) -> dict[str, float]:
         """float16's largest number (65504) over the largest scaled gradient, for each variable.

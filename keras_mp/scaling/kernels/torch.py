@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from keras import ops
 
 from keras_mp import _keras_internals
 from keras_mp.scaling.device_state import Values
@@ -25,7 +26,7 @@ from keras_mp.scaling.kernels.torch_ops import dense, norms
 from keras_mp.scaling.kernels.torch_ring import TorchRing
 from keras_mp.scaling.kernels.torch_select import select_apply
 from keras_mp.scaling.kernels.torch_state import RUN, TorchState
-from keras_mp.scaling.kernels.torch_told import LOOK_EVERY, TorchTold
+from keras_mp.scaling.kernels.torch_told import LOOK_EVERY, TorchTold, loss_to_note
 
 _GRAD = operator.attrgetter("grad")
 _DTYPE = operator.attrgetter("dtype")
@@ -71,9 +72,11 @@ class TorchKernel(Kernel):
 
     def scale_loss(self, loss: Any) -> Any:
         compiling = torch.compiler.is_compiling()
+        if not torch.is_tensor(loss):
+            loss = ops.convert_to_tensor(loss)
         if not compiling and getattr(loss, "grad_fn", None) is not None:
             self.graphs.see(loss)
-        self.loss = loss.detach()
+        self.loss = loss_to_note(loss.detach(), None if compiling else self.loss)
         if self.loss_guard is not None:
             self.loss_guard.settle(torch.isfinite(self.loss))
         if self.forward is not None and not compiling:
@@ -90,7 +93,11 @@ class TorchKernel(Kernel):
         )
 
     def _look_forward(self, forward: ForwardWatch) -> None:
-        if self.watches_forward and not bool(torch.isfinite(self.loss).all()):
+        if (
+            self.place is None
+            and self.watches_forward
+            and not bool(torch.isfinite(self.loss).all())
+        ):
             layer = forward.first_overflow()
             self.place = None if layer is None else self.place_of(layer)
         forward.forget()

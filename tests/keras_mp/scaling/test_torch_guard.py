@@ -66,3 +66,32 @@ def test_what_others_wrote_between_two_passes_stays(bound, change):
     step(model, optimizer, np.full_like(X, np.inf))
     assert optimizer.skipped_steps == 1
     assert snapshot(mean, variance) == before
+
+
+@pytest.mark.parametrize("bad", [0, 1])
+def test_micro_batches_of_a_loop_are_one_step_whose_overflow_is_named(bound, bad):
+    model, optimizer, _ = bound
+    optimizer.watch(4)
+    for k in range(3):
+        x = np.full_like(X, np.nan) if k == bad else X
+        loss = model(torch.tensor(x), training=True).square().mean() / 3
+        optimizer.scale_loss(loss).backward()
+    with torch.no_grad():
+        optimizer.apply([v.value.grad for v in model.trainable_variables])
+    (row,) = optimizer.recent_steps()
+    assert (row.finite, row.loss_finite) == (False, False)
+    assert optimizer.overflow_report().layer == "inputs"
+
+
+def test_a_loss_may_be_a_number_or_one_value_a_sample(bound):
+    model, optimizer, _ = bound
+    assert float(optimizer.scale_loss(2.0)) == 2.0 * optimizer.loss_scale
+    optimizer.watch(4)
+    for x in (X, np.full_like(X, np.nan)):
+        loss = model(torch.tensor(x), training=True).square().mean(axis=-1)
+        assert loss.shape == (8,)
+        optimizer.scale_loss(loss).sum().backward()
+        with torch.no_grad():
+            optimizer.apply([v.value.grad for v in model.trainable_variables])
+        model.zero_grad()
+    assert [row.loss_finite for row in optimizer.recent_steps()] == [True, False]

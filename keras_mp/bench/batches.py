@@ -171,6 +171,10 @@ def _from_file(path: str, model: Any) -> tuple[Any, Any]:
         return _as_in(model.input, x), _as_in(model.output, y)
     sides: list[Any] = []
     for side in ("x", "y"):
+        keyed = {n.partition("/")[2]: a for n, a in found.items() if n.startswith(f"{side}/")}
+        if keyed:  # a dict, as a pair of arrays in Python may be
+            sides.append(keyed)
+            continue
         parts = [found[n] for n in sorted(found, key=_natural) if n.startswith(side)]
         if not parts:
             raise ValueError(

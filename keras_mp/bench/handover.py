@@ -2,9 +2,12 @@
 
 import importlib
 import importlib.util
+import json
 import os
 import sys
 import tempfile
+import warnings
+import zipfile
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -17,7 +20,7 @@ def handed_over(model: Any, data: Any, stack: ExitStack) -> tuple[str, str | Non
 
     Args:
         model: A spec already, a function at the top of a module, or a model.
-        data: A spec already, a pair of arrays (each an array or a list of them), or None.
+        data: A spec already, a pair of arrays (each an array, or a list or dict of them), or None.
         stack: What is written is removed when it closes.
 
     Raises:
@@ -30,14 +33,17 @@ def handed_over(model: Any, data: Any, stack: ExitStack) -> tuple[str, str | Non
         if model.endswith(".keras") and not os.path.isfile(model):
             raise ValueError(f"Expected a .keras file. Received: {model!r}, which is no file")
         spec, classes, label = model, [], os.path.basename(model)
-    elif hasattr(model, "make_train_function"):
+    elif hasattr(model, "make_train_function") and not isinstance(model, type):
         from keras_mp.policies.saving import save_model
         from keras_mp.policies.structure import structure_of
 
         kinds = {type(place.layer) for place in structure_of(model, ends=False).places}
         classes = [where(kind) for kind in kinds if not kind.__module__.startswith("keras")]
         spec, label = os.path.join(folder, "model.keras"), model.name
-        save_model(model, spec)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", ".*lambda")  # said below, as an error
+            save_model(model, spec)
+        classes = list(dict.fromkeys([*classes, *named_in(spec)]))
     elif callable(model):
         spec, classes = where(model), []
         label = spec
@@ -56,6 +62,49 @@ def handed_over(model: Any, data: Any, stack: ExitStack) -> tuple[str, str | Non
         "Another process cannot read this data. Expected a .npz file, package.module:function, a "
         f"function at the top of a module, or a pair of arrays (x, y). Received: {type(data)}"
     )
+
+
+def named_in(path: str) -> list[str]:
+    """Where the user's losses, metrics, activations and the like are that a model's file names.
+
+    A file names them alone. They are looked up among the modules that are loaded here.
+
+    Raises:
+        ValueError: One of them is a lambda, which has no name.
+    """
+    with zipfile.ZipFile(path) as archive:
+        text = archive.read("config.json").decode("utf-8")
+    found: set[str] = set()
+
+    def collect(entry: dict[str, Any]) -> dict[str, Any]:
+        kind, config = entry.get("class_name"), entry.get("config")
+        if kind == "__lambda__":
+            raise ValueError(
+                "Another process cannot read a model that holds a lambda. Expected a function at "
+                "the top of a module in its place, or package.module:function that makes the model"
+            )
+        if kind == "function" and isinstance(config, str):
+            found.add(config)
+        elif isinstance(kind, str) and not str(entry.get("module")).startswith("keras"):
+            found.add(kind)
+        return entry
+
+    json.loads(text, object_hook=collect)
+    theirs = [
+        (name, getattr(module, "__dict__", {}))
+        for name, module in list(sys.modules.items())
+        if name.partition(".")[0] not in _OTHERS
+    ]
+    return [
+        where(names[own])
+        for own in sorted(found)
+        for module, names in theirs
+        if getattr(names.get(own), "__module__", None) == module
+    ]
+
+
+# Packages whose objects need no looking up, or are none of the user's.
+_OTHERS = {"keras", "keras_mp", "torch", "tensorflow", "jax", "numpy", "builtins"}
 
 
 def where(thing: Any) -> str:
@@ -129,13 +178,17 @@ def _module_of_file(path: str) -> Any:
 def _written(data: Any, folder: str) -> str:
     arrays = {}
     for side, given in zip("xy", data, strict=True):
-        parts = given if isinstance(given, tuple | list) else [given]
-        for number, part in enumerate(parts):
-            name = side if len(parts) == 1 else f"{side}{number}"
+        if isinstance(given, dict):
+            parts = {f"{side}/{key}": part for key, part in given.items()}
+        elif isinstance(given, tuple | list) and len(given) > 1:
+            parts = {f"{side}{number}": part for number, part in enumerate(given)}
+        else:
+            parts = {side: given[0] if isinstance(given, tuple | list) else given}
+        for name, part in parts.items():
             arrays[name] = np.asarray(part)
             if arrays[name].dtype == object:
                 raise ValueError(
-                    "Expected arrays of numbers, or a list of them, for x and y. "
+                    "Expected arrays of numbers, or a list or dict of them, for x and y. "
                     f"Received: {side}={type(part)}"
                 )
     path = os.path.join(folder, "data.npz")

@@ -67,6 +67,27 @@ class Doubled(keras.layers.Layer):
         return 2 * x
 
 
+class OwnLoss(keras.losses.Loss):
+    def call(self, y_true, y_pred):
+        return keras.ops.mean(keras.ops.square(y_pred), axis=-1)
+
+
+def own_metric(y_true, y_pred):
+    return keras.ops.mean(y_pred)
+
+
+def own_activation(x):
+    return 3 * x
+
+
+def of_own_parts():
+    """A model whose loss, metric and activation Keras does not know."""
+    hidden = keras.layers.Dense(8, own_activation)
+    model = keras.Sequential([keras.Input((24,)), hidden, keras.layers.Dense(1)])
+    model.compile("sgd", OwnLoss(), metrics=[own_metric])
+    return model
+
+
 def a_string():
     return "not a model"
 

@@ -12,7 +12,7 @@ import keras
 from keras_mp import _keras_internals
 from keras_mp.policies.categories import is_a
 from keras_mp.policies.reason import Reason
-from keras_mp.policies.structure import Place
+from keras_mp.policies.structure import Place, ends_in
 
 if TYPE_CHECKING:
     from keras_mp.policies.hazards import Circumstances
@@ -28,6 +28,10 @@ _NO_CPU_KERNEL: dict[tuple[str, str], tuple[str, ...]] = {
 }
 # A bfloat16 sum of this many values has an error of its own size where they are alike.
 _LONG_WINDOW = 64
+_ACTIVATIONS = {
+    "squareplus": "squareplus squares: infinite above 256 in float16, and below zero it cancels",
+    "tanh_shrink": "tanh_shrink is x - tanh(x), which cancels near zero",
+}
 _SMOOTH = ("bicubic", "lanczos3", "lanczos5")
 
 
@@ -101,6 +105,16 @@ def lost_state(place: Place, around: "Circumstances") -> Reason | None:
     )
 
 
+def narrow_activation(place: Place, around: "Circumstances") -> Reason | None:
+    """An activation that a half format is too narrow for, alone or as a layer's argument."""
+    what = _ACTIVATIONS.get(ends_in(place.layer) or "")
+    if what is None:
+        return None
+    if not is_a(place.layer, "Activation"):
+        what += ". (As an Activation layer of its own it alone would be in float32)"
+    return Reason("activation", what)
+
+
 def long_sum(place: Place, around: "Circumstances") -> Reason | None:
     """Means whose sum is in half precision, besides those that ``hazards`` knows."""
     if around.half == "bfloat16":
@@ -127,4 +141,4 @@ def _bfloat16_sum(place: Place, around: "Circumstances") -> Reason | None:
     return Reason("mean-pooling", f"adds up {window} values in bfloat16, which stops at 256 ones")
 
 
-FINDERS = (no_cpu_kernel, wrong_kernel, no_gradient, lost_state, long_sum)
+FINDERS = (no_cpu_kernel, wrong_kernel, no_gradient, lost_state, long_sum, narrow_activation)

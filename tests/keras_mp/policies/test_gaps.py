@@ -194,3 +194,33 @@ class TestShallowVolumes:
             )
         found = [f.code for f in keras_mp.audit(model, device="cpu") if f.severity == "error"]
         assert found == (["wrong-kernel"] if backend == "torch" else [])
+
+
+class TestNarrowActivations:
+    def model(self, activation, policy="float32", alone=True):
+        with keras_mp.policy_scope(policy):
+            body = [layers.Activation(activation, name="act")]
+            if not alone:
+                body = [layers.Dense(4, activation, kernel_initializer="identity", name="act")]
+            return keras.Sequential(
+                [keras.Input((4,)), *body, layers.Rescaling(1, dtype="float32")]
+            )
+
+    @pytest.mark.parametrize("alone", [True, False])
+    @pytest.mark.parametrize(("activation", "x"), [("squareplus", 300.0), ("tanh_shrink", 2**-6)])
+    def test_it_is_so_and_a_plan_mends_it(self, activation, x, alone):
+        x = np.full((1, 4), x, "float32")
+        exact, stock = (
+            host(self.model(activation, policy, alone)(x)) for policy in ("float32", HALF[0])
+        )
+        planned = self.model(activation, alone=alone)
+        plan = keras_mp.plan(planned, HALF[0])
+        assert (plan["act"].code, plan["act"].policy) == ("activation", "float32")
+        plan.apply(planned)
+        assert not np.allclose(stock, exact, rtol=0.1)
+        assert np.allclose(host(planned(x)), exact, rtol=1e-3)
+
+    def test_others_stay_in_half_precision(self):
+        for name in ("relu", "gelu", "silu", "mish", "tanh", "elu"):
+            for policy in HALF:
+                assert keras_mp.plan(self.model(name), policy)["act"].code == "pointwise"

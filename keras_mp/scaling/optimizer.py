@@ -183,7 +183,9 @@ class LossScaleOptimizer(
         if self._state is None:
             object.__setattr__(self, "_in_flight", True)
             return ops.multiply(loss, self._first_scale())
-        scaled = self._kernel.scale_loss(loss)
+        scaled = self._kernel.scale_loss(
+            loss if ops.is_tensor(loss) else ops.convert_to_tensor(loss)
+        )
         object.__setattr__(self, "_in_flight", not self._kernel.is_tracing())
         return scaled
 

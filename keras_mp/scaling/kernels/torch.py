@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from keras import ops
 
 from keras_mp import _keras_internals
 from keras_mp.scaling.device_state import Values
@@ -26,7 +25,7 @@ from keras_mp.scaling.kernels.torch_ops import dense, norms
 from keras_mp.scaling.kernels.torch_ring import TorchRing
 from keras_mp.scaling.kernels.torch_select import select_apply
 from keras_mp.scaling.kernels.torch_state import RUN, TorchState
-from keras_mp.scaling.kernels.torch_told import LOOK_EVERY, TorchTold, loss_to_note
+from keras_mp.scaling.kernels.torch_told import LOOK_EVERY, TorchTold
 
 _GRAD = operator.attrgetter("grad")
 _DTYPE = operator.attrgetter("dtype")
@@ -72,13 +71,16 @@ class TorchKernel(Kernel):
 
     def scale_loss(self, loss: Any) -> Any:
         compiling = torch.compiler.is_compiling()
-        if not torch.is_tensor(loss):
-            loss = ops.convert_to_tensor(loss)
         if not compiling and getattr(loss, "grad_fn", None) is not None:
             self.graphs.see(loss)
-        self.loss = loss_to_note(loss.detach(), None if compiling else self.loss)
+        # The gradients of a loss that is no scalar are those of its sum.
+        seen = loss.detach() if loss.ndim == 0 else loss.detach().sum()
         if self.loss_guard is not None:
-            self.loss_guard.settle(torch.isfinite(self.loss))
+            self.loss_guard.settle(torch.isfinite(seen))
+        if self.loss is None or compiling:
+            self.loss = seen
+        else:  # micro-batches of a loop by hand: one that was not finite stays, till a step
+            self.loss = torch.where(torch.isfinite(self.loss), seen, self.loss)
         if self.forward is not None and not compiling:
             self._look_forward(self.forward)
         return loss * self.state.scale.value.to(loss.dtype)
@@ -93,11 +95,7 @@ class TorchKernel(Kernel):
         )
 
     def _look_forward(self, forward: ForwardWatch) -> None:
-        if (
-            self.place is None
-            and self.watches_forward
-            and not bool(torch.isfinite(self.loss).all())
-        ):
+        if self.place is None and self.watches_forward and not torch.isfinite(self.loss):
             layer = forward.first_overflow()
             self.place = None if layer is None else self.place_of(layer)
         forward.forget()
@@ -176,8 +174,7 @@ class TorchKernel(Kernel):
         if self.headroom_every and (state.steps + 1) % self.headroom_every == 0:
             torch.stack(self._norms(grads, variables, float("inf")), out=self.largest)
         fused = self.fused
-        # A variable's own .grad may be unscaled in place, as GradScaler does; other tensors are the
-        # caller's.
+        # A variable's own .grad may be unscaled in place, as GradScaler does; others may not.
         owned = fused is not None and all(map(operator.is_, map(_GRAD, fused.parameters), grads))
         if fused is not None and self._fusible(fused, grads, variables, owned):
             state.ready_for_fused()

@@ -15,18 +15,6 @@ LOOK_EVERY = 256
 WATCH_FORWARD = 4 * LOOK_EVERY
 
 
-def loss_to_note(loss: Any, pending: Any) -> Any:
-    """What is known as the loss of a step: 0-d.
-
-    Args:
-        loss: That was scaled now. The gradients of one that is no scalar are those of its sum.
-        pending: The one noted before, if no step has followed (micro-batches of a loop by hand): it
-            stays where it was not finite. Or None.
-    """
-    loss = loss if loss.ndim == 0 else loss.sum()
-    return loss if pending is None else torch.where(torch.isfinite(pending), loss, pending)
-
-
 class TorchTold:
     """Args: kernel: The TorchKernel whose steps are spoken of."""
 

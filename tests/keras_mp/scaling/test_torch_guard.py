@@ -72,13 +72,19 @@ def test_what_others_wrote_between_two_passes_stays(bound, change):
 def test_micro_batches_of_a_loop_are_one_step_whose_overflow_is_named(bound, bad):
     model, optimizer, _ = bound
     optimizer.watch(4)
+    model.compile(optimizer=optimizer, loss="mse")
+    model.train_on_batch(X, X[:, :1])  # makes the mean of the loss
+    model.reset_metrics()
+    mean = model.metrics[0]
     for k in range(3):
         x = np.full_like(X, np.nan) if k == bad else X
         loss = model(torch.tensor(x), training=True).square().mean() / 3
+        mean.update_state(loss.detach())
         optimizer.scale_loss(loss).backward()
+    assert host(mean.count) == 2 and np.isfinite(host(mean.total))
     with torch.no_grad():
         optimizer.apply([v.value.grad for v in model.trainable_variables])
-    (row,) = optimizer.recent_steps()
+    row = optimizer.recent_steps()[-1]
     assert (row.finite, row.loss_finite) == (False, False)
     assert optimizer.overflow_report().layer == "inputs"
 

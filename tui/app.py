@@ -36,9 +36,6 @@ if TYPE_CHECKING:
 # Screens other than the first are imported when they are opened, the palette when it is called:
 # a dashboard is judged by how soon it is there.
 
-# How long the first frame waits for jobs to show, in seconds.
-FIRST_WAIT = 0.25
-
 
 def _commands() -> "type[Provider]":
     from tui.commands import MonitorCommands
@@ -94,7 +91,9 @@ class MonitorApp(App[None]):
         self.reader = Reader(self.paths, self.clock, alive, devices)
         self.reader.acknowledged = dict(self.settings.acknowledged)
         self.snapshot: Snapshot | None = None
-        self._feed = Feed(self.reader, self._post, fps) if live else None
+        self._feed = (
+            Feed(self.reader, lambda seen: self.post_message(Looked(seen)), fps) if live else None
+        )
         for theme in themes.THEMES.values():
             self.register_theme(theme)
         known = self.settings.theme in self.available_themes
@@ -132,8 +131,8 @@ class MonitorApp(App[None]):
 
     def on_mount(self) -> None:
         if self._feed is not None:
-            # The first frame has jobs in it, unless the disk hangs: then it says that it reads.
-            self.snapshot = self._feed.first(FIRST_WAIT)
+            # So that the first frame has jobs in it; without them it says that it reads.
+            self.snapshot = self._feed.first()
             self.call_after_refresh(self._feed.go_on)
         self.set_interval(1.0, self._tick)
         if self._problem:
@@ -149,9 +148,6 @@ class MonitorApp(App[None]):
     def live(self) -> bool:
         """Whether a feed brings snapshots by itself."""
         return self._feed is not None
-
-    def _post(self, snapshot: Snapshot) -> None:
-        self.post_message(Looked(snapshot))
 
     def on_looked(self, message: Looked) -> None:
         self.snapshot = message.snapshot
@@ -268,10 +264,12 @@ class MonitorApp(App[None]):
         if isinstance(self.screen, JobsScreen) and key is not None:
             self.screen.select(key)
 
-    def export(self, name: str, text: str) -> None:
-        """Write a CSV file to the current folder, and say where."""
-        path = export.free_path(name, ".csv")
-        self._say_written(path, lambda: path.write_text(text, encoding="utf-8"))
+    def export(self, name: str, text: str, suffix: str = ".csv") -> None:
+        """Write a file to the current folder, and say where."""
+        path = export.free_path(name, suffix)
+        problem = export.write(path, text)
+        said = self.look.say(problem or f"Written to {path}")
+        self.notify(said, severity="error" if problem else "information", markup=False)
 
     def action_copy(self) -> None:
         """The screen as text, into the clipboard (by OSC 52: over ssh, too)."""
@@ -280,17 +278,7 @@ class MonitorApp(App[None]):
         self.notify("Copied what is shown.")
 
     def action_picture(self) -> None:
-        path = export.free_path("keras-mp", ".svg")
-        svg = self.export_screenshot()
-        self._say_written(path, lambda: path.write_text(svg, encoding="utf-8"))
-
-    def _say_written(self, path: Path, write: Callable[[], object]) -> None:
-        try:
-            write()
-            self.notify(self.look.say(f"Written to {path}"), markup=False)
-        except OSError as error:
-            said = f"{path} cannot be written ({error.strerror})"
-            self.notify(self.look.say(said), severity="error", markup=False)
+        self.export("keras-mp", self.export_screenshot(), ".svg")
 
     def use_charset(self, charset: str) -> None:
         """Draw charts in "braille", "blocks" or "ascii"."""

@@ -84,3 +84,12 @@ def free_path(stem: str, suffix: str) -> Path:
         path = Path(f"{stem}-{number}{suffix}")
         number += 1
     return path
+
+
+def write(path: Path, text: str) -> str | None:
+    """Write a file. Returns what is wrong, in a sentence, or None."""
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        return f"{path} cannot be written ({error.strerror})"
+    return None

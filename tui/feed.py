@@ -8,6 +8,8 @@ from tui.snapshot import Snapshot
 
 # The first rows are there at once; the others follow a moment later.
 FIRST_LOOK = 0.03
+# How long the first frame waits for them: a disk may hang.
+FIRST_WAIT = 0.25
 # The history may wait this long for the first frame: Python does one thing at a time.
 FIRST_FRAME = 1.0
 
@@ -28,9 +30,9 @@ class Feed:
     def start(self) -> None:
         self._thread.start()
 
-    def first(self, seconds: float) -> Snapshot | None:
-        """The first snapshot; None where it takes longer than ``seconds`` (a disk that hangs)."""
-        return self._first if self._looked.wait(seconds) else None
+    def first(self) -> Snapshot | None:
+        """The first snapshot; None where it takes too long."""
+        return self._first if self._looked.wait(FIRST_WAIT) else None
 
     def go_on(self) -> None:
         """The first frame is there: read on."""

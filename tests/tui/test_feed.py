@@ -46,11 +46,12 @@ class FakeReader:
 
 def test_the_history_waits_for_the_first_frame(monkeypatch):
     monkeypatch.setattr("tui.feed.FIRST_FRAME", 60.0)
+    monkeypatch.setattr("tui.feed.FIRST_WAIT", 60.0)
     reader, posted, here = FakeReader(), [], threading.Event()
     reader.may_look.set()
     feed = Feed(reader, lambda snapshot: (posted.append(snapshot), here.set()), fps=50)
     feed.start()
-    assert feed.first(60).time == 1.0 and reader.looks == 1 and not posted
+    assert feed.first().time == 1.0 and reader.looks == 1 and not posted
     feed.go_on()
     assert here.wait(60) and posted[0].time == 2.0
     feed.stop()
@@ -58,10 +59,11 @@ def test_the_history_waits_for_the_first_frame(monkeypatch):
 
 def test_a_disk_that_hangs_does_not_hold_up_the_first_frame(monkeypatch):
     monkeypatch.setattr("tui.feed.FIRST_FRAME", 0.0)
+    monkeypatch.setattr("tui.feed.FIRST_WAIT", 0.01)
     reader, here = FakeReader(), threading.Event()
     feed = Feed(reader, lambda snapshot: here.set(), fps=50)
     feed.start()
-    assert feed.first(0.01) is None
+    assert feed.first() is None
     reader.may_look.set()
     assert here.wait(60), "it answers after all"
     feed.stop()
@@ -77,7 +79,7 @@ def test_only_the_newest_snapshot_waits():
 
 
 async def test_the_first_frame_has_the_jobs_in_it(runs, monkeypatch):
-    monkeypatch.setattr("tui.app.FIRST_WAIT", 60.0)
+    monkeypatch.setattr("tui.feed.FIRST_WAIT", 60.0)
     monkeypatch.setattr(MonitorApp, "on_looked", lambda self, message: None)  # nothing comes later
     app = MonitorApp([str(runs.add("float32").path)], fps=50)
     async with app.run_test(size=(100, 30)) as pilot:

@@ -96,6 +96,7 @@ class JobScreen(ShownScreen):
         room = height - 5 - below - self.EXTRA
         across = max(1, min(4, width // CHART_WIDTH, self._count))
         down = max(1, min(room // CHART_HEIGHT, -(-self._count // across)))
+        across = min(across, -(-self._count // down))  # six in three columns leave no hole
         shown = range(min(across * down, self._count))
         if self.alone is not None:
             across, down, shown = 1, 1, range(self.alone, self.alone + 1)

@@ -27,7 +27,7 @@ class VerdictLine(JobLines):
         if verdict.advice:
             rows += [[(line, "text")] for line in textwrap.wrap(say(verdict.advice), width)]
         else:
-            others = [f for f in verdict.findings if f != verdict.sentence][:2]
+            others = [f for f in verdict.findings if f not in verdict.sentence][:2]
             if others:
                 rows.append([(say(" · ".join(others)), "muted")])
         if len(rows) > max(1, height - 1):

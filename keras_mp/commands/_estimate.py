@@ -170,7 +170,7 @@ def memory(args: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
     lines += [
         "",
         "By arithmetic: what Keras' layers keep in float32, and temporary room, come on top; the",
-        "mixed policy's weights are copies, which layers of keras_mp.plan do not keep (torch).",
+        "mixed policy's weights are copies, which keras_mp.plan does not keep (torch, jax).",
         "Measured on your model: keras-mp bench MODEL.",
     ]
     found: dict[str, Any] = {

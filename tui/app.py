@@ -96,16 +96,7 @@ class MonitorApp(App[None]):
         )
         for theme in themes.THEMES.values():
             self.register_theme(theme)
-        known = self.settings.theme in self.available_themes
-        self._begin_with(self.settings.theme if known else themes.DARK.name)
-
-    def _begin_with(self, theme: str) -> None:
-        if theme in themes.THEMES:
-            # A theme that is changed has all styles read and applied again; this one is the first.
-            self.set_reactive(App.theme, theme)
-            self.stylesheet.set_variables(self.get_css_variables())
-        else:
-            self.theme = theme
+        themes.begin_with(self, self.settings.theme)
 
     def remember(self, **chosen: Any) -> None:
         """Keep these settings, and write them to the file if there is one."""
@@ -117,6 +108,10 @@ class MonitorApp(App[None]):
         if problem:
             self._settings_path = None  # said once; the next change would fail likewise
             self.notify(self.look.say(problem), severity="warning", markup=False)
+
+    def get_theme_variable_defaults(self) -> dict[str, str]:
+        """What our style sheet asks for and Textual's own themes lack."""
+        return dict((themes.DARK if self.current_theme.dark else themes.LIGHT).variables)
 
     def get_default_screen(self) -> Screen[None]:
         return JobsScreen(self.paths, self._place)

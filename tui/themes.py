@@ -5,6 +5,9 @@ is the first line of a chart, ``accent`` the skipped steps under it. The rest is
 three strengths.
 """
 
+from typing import Any
+
+from textual.app import App
 from textual.theme import Theme
 
 DARK = Theme(
@@ -82,3 +85,15 @@ SAFE = Theme(
 )
 
 THEMES = {theme.name: theme for theme in (DARK, LIGHT, SAFE)}
+
+
+def begin_with(app: App[Any], theme: str) -> None:
+    """Open with a theme; one that is not there any more gives way to the dark one."""
+    if theme not in app.available_themes:
+        theme = DARK.name
+    if theme in THEMES:
+        # A theme that is changed has all styles read and applied again; this one is the first.
+        app.set_reactive(App.theme, theme)
+        app.stylesheet.set_variables(app.get_css_variables())
+    else:
+        app.theme = theme

@@ -4,9 +4,11 @@ import json
 
 import pytest
 from helpers.dashboard import row_of, screen_text
+from textual.color import Color
 
 from tui.arrangement import Arrangement
 from tui.filter import parse
+from tui.themes import THEMES
 
 SIZE = (120, 40)
 
@@ -184,6 +186,18 @@ async def test_a_broken_settings_file_is_said_once_and_does_no_harm(runs, tmp_pa
         await open_on(app, pilot)
         assert "float32" in row_of(app, "float32")
         assert [n.message for n in app._notifications if word in n.message]
+
+
+@pytest.mark.parametrize("theme", [*THEMES, "textual-light", "no such theme"])
+async def test_the_first_frame_has_the_remembered_colours(runs, tmp_path, theme):
+    path = tmp_path / "settings.json"
+    path.write_text(json.dumps({"theme": theme}))
+    app = runs.add("float32").app(settings=path)
+    async with app.run_test(size=SIZE):
+        wanted = app.get_theme(theme) or THEMES["keras-mp-dark"]
+        assert app.theme == wanted.name
+        variables = wanted.to_color_system().generate() | wanted.variables
+        assert app.screen.styles.background == Color.parse(variables["background"])
 
 
 async def test_unknown_keys_of_the_settings_file_are_kept(runs, tmp_path):

@@ -53,8 +53,8 @@ RECIPES: dict[str, Recipe] = {
         Recipe(
             *("mixed", "mixed policy", 2, 4, 4, 4, 2),
             "mixed_float16 or mixed_bfloat16: the variables are the masters; the half-precision "
-            "copies that Keras' layers cast live until the backward pass; a plan keeps none on torch "
-            "and jax",
+            "copies that Keras' layers cast live until the backward pass (a plan has none on torch "
+            "and jax)",
         ),
         Recipe(
             *("paper", "paper's recipe", 2, 4, 2, 4, 2),

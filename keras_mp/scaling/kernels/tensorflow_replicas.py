@@ -14,14 +14,19 @@ from keras_mp.scaling.kernels.tensorflow_graph import in_xla
 
 
 def replicas() -> int:
-    """How many replicas the strategy in force has; 0 without a strategy."""
-    if not tf.distribute.has_strategy():
+    """How many replicas the strategy in force has; 0 without one, or with one of a single device,
+    where nobody has to agree and everything works as without."""
+    strategy = tf.distribute.get_strategy()
+    if not tf.distribute.has_strategy() or isinstance(strategy, tf.distribute.OneDeviceStrategy):
         return 0
-    return int(tf.distribute.get_strategy().num_replicas_in_sync)
+    return int(strategy.num_replicas_in_sync)
 
 
-def check_context(inner: Any) -> None:
+def check_context(inner: Any, model: Any) -> None:
     """Refuse what Keras' optimizers cannot do under a strategy, wrapped or not.
+
+    Args:
+        inner: The Keras optimizer. model: The bound one, or None.
 
     Raises:
         ValueError: With what to do instead.
@@ -37,6 +42,13 @@ def check_context(inner: Any) -> None:
             raise ValueError(
                 f"{name} on this device cannot train with jit_compile=True, with or without loss "
                 "scaling: replicas cannot meet inside XLA. Use model.compile(jit_compile=False)."
+            )
+        steps = getattr(model, "steps_per_execution", 1)
+        if steps != 1:
+            raise ValueError(
+                f"Keras cannot use `steps_per_execution` under {name} on tensorflow, with or "
+                "without loss scaling: replicas cannot meet inside its loop. Remove it. "
+                f"Received: steps_per_execution={steps!r}"
             )
         for option in ("gradient_accumulation_steps", "ema_overwrite_frequency"):
             value = getattr(inner, option, None)

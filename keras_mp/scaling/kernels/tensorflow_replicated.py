@@ -16,7 +16,8 @@ from keras_mp.scaling.kernels.tensorflow_summed import SummedNorms
 
 def apply_on_replicas(kernel: Any, grads: list[Any], variables: list[Any]) -> None:
     """``TensorFlowKernel.apply`` in the context of a replica."""
-    strategies.check_context(kernel.inner)
+    binding = kernel.optimizer._binding
+    strategies.check_context(kernel.inner, None if binding is None else binding.model)
     inverse = 1.0 / tf.convert_to_tensor(kernel.state.scale)
     unscaled = check.unscale(grads, variables, inverse)
     # The sum over replicas of finite gradients must be finite too.

@@ -262,6 +262,26 @@ def test_what_keras_cannot_do_is_refused_in_words(strategy, options, jit, messag
         model.fit(X, Y, batch_size=8, verbose=0)
 
 
+def test_several_steps_an_execution_are_refused_where_the_model_is_known(strategy):
+    model = make_model(strategy, sgd)
+    model.optimizer.bind(model)
+    model.steps_per_execution = 2
+    with pytest.raises(ValueError, match="Received: steps_per_execution=2"):
+        model.fit(X, Y, batch_size=8, verbose=0)
+
+
+def test_on_one_device_nothing_is_refused():
+    weights = []
+    for wrap in (False, True):
+        one = tf.distribute.OneDeviceStrategy("CPU:0")
+        make = lambda: keras.optimizers.Adam(0.125, gradient_accumulation_steps=2)  # noqa: E731
+        model = make_model(one, make, wrap)
+        model.fit(X, Y, batch_size=8, shuffle=False, verbose=0)
+        weights.append(snapshot(*model.weights))
+    assert weights[0] == weights[1]
+    assert model.optimizer.applied_steps == 4
+
+
 def test_apply_outside_of_replicas_is_refused(strategy):
     loop = Loop(strategy, sgd)
     loop.optimizer.scale_loss(tf.ones(()))

@@ -5,7 +5,7 @@ fails under Keras' policy and passes under a plan.
 """
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import keras
 
@@ -141,4 +141,34 @@ def _bfloat16_sum(place: Place, around: "Circumstances") -> Reason | None:
     return Reason("mean-pooling", f"adds up {window} values in bfloat16, which stops at 256 ones")
 
 
-FINDERS = (no_cpu_kernel, wrong_kernel, no_gradient, lost_state, long_sum, narrow_activation)
+def added_loss(place: Place, around: "Circumstances") -> Reason | None:
+    """A layer of the user's that holds no others: what it is given is cast to its own dtype."""
+    if place.category == "container" or place.children or not adds_loss(place.layer):
+        return None
+    return Reason(
+        "added-loss",
+        f"adds a loss of its own, which {around.half} rounds and float16 overflows; TensorFlow "
+        "refuses to add it to the others, which are float32",
+    )
+
+
+def adds_loss(layer: Any) -> bool:
+    """Whether code of the user's in a layer's class names ``add_loss``."""
+    codes = [
+        getattr(function, "__code__", None)
+        for made in type(layer).__mro__
+        if not made.__module__.startswith(("keras.", "keras_mp.", "torch.", "tensorflow."))
+        for function in vars(made).values()
+    ]
+    return any("add_loss" in code.co_names for code in codes if code is not None)
+
+
+FINDERS = (
+    no_cpu_kernel,
+    wrong_kernel,
+    no_gradient,
+    lost_state,
+    long_sum,
+    narrow_activation,
+    added_loss,
+)

@@ -12,6 +12,7 @@ from typing import Any
 import keras
 
 from keras_mp import _keras_internals
+from keras_mp.policies.gaps import adds_loss
 from keras_mp.policies.objects import policy_named
 from keras_mp.policies.reason import Reason
 from keras_mp.policies.structure import Place, Structure, below, is_functional
@@ -35,7 +36,8 @@ def one_dtype(
     # Innermost first: what a layer needs may settle what the one around it needs.
     for place in reversed(structure.places):
         inside = list(below(place))
-        if not _own_code(place) or len({_compute(planned, p) for p in (place, *inside)}) < 2:
+        dtypes = {_compute(planned, p) for p in (place, *inside)}
+        if not _own_code(place) or (len(dtypes) < 2 and not adds_loss(place.layer)):
             continue
         if not _runs(place, dict.fromkeys(planned, "float32")) or _runs(place, planned):
             continue
@@ -73,12 +75,18 @@ def _runs(place: Place, policies: Mapping[str, str]) -> bool:
     with _policies((place, *below(place)), policies):
         for dtype in (tf.float32, tf.int32):
             try:
-                function = tf.function(lambda x: place.layer(x, training=False))
+                function = tf.function(lambda x: _called(place.layer, x))
                 function.get_concrete_function(tf.TensorSpec(shape, dtype))
                 return True
             except Exception:  # two dtypes; or it wants other inputs than we know of
                 continue
     return False
+
+
+def _called(layer: Any, inputs: Any) -> Any:
+    """A call, and the losses that it added to a loss in float32, as Keras does in training."""
+    outputs = layer(inputs, training=False)
+    return outputs, keras.ops.sum([keras.ops.zeros((), "float32"), *layer.losses])
 
 
 @contextmanager

@@ -224,3 +224,69 @@ class TestNarrowActivations:
         for name in ("relu", "gelu", "silu", "mish", "tanh", "elu"):
             for policy in HALF:
                 assert keras_mp.plan(self.model(name), policy)["act"].code == "pointwise"
+
+
+class TestAddedLoss:
+    """A layer that adds a loss: in half precision it is rounded or infinite, and on TensorFlow the
+    model does not train."""
+
+    X = np.full((1, 4097), 17.0, "float32")
+
+    class Penalty(layers.Layer):
+        def call(self, inputs):
+            self.add_loss(ops.sum(inputs))
+            return inputs
+
+    def build(self):
+        inputs = keras.Input((4097,))
+        body = layers.Dense(4097, kernel_initializer="identity", use_bias=False)(inputs)
+        pooled = layers.Dense(1, kernel_initializer="zeros")(self.Penalty()(body))
+        return keras.Model(inputs, pooled)
+
+    def loss(self, model):
+        model.compile(keras.optimizers.SGD(0.0), "mse", auto_scale_loss=False)
+        return float(np.asarray(model.test_on_batch(self.X, np.zeros((1, 1)))))
+
+    @pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
+    def test_it_changes_the_loss_or_whether_there_is_one(self, policy):
+        model = self.build()
+        planned = keras_mp.plan(model, policy)
+        rows = [row for row in planned if row.code == "added-loss"]
+        assert [row.layer for row in rows] == ["Penalty"]
+        planned.apply(model)
+        assert self.loss(model) == pytest.approx(17 * 4097, rel=1e-6)
+        keras_mp.plan(model, policy, rules={rows[0].path: policy}).apply(model)
+        if keras.backend.backend() == "tensorflow":
+            with pytest.raises(TypeError):
+                self.loss(model)
+        else:
+            assert abs(self.loss(model) - 17 * 4097) > 1
+
+    @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="others promote")
+    def test_a_model_whose_own_code_adds_one_trains(self):
+        class Net(keras.Model):
+            def __init__(self):
+                super().__init__()
+                self.body, self.end = layers.Dense(8), layers.Dense(1)
+
+            def call(self, inputs):
+                inner = self.body(inputs)
+                self.add_loss(ops.mean(inner))
+                return self.end(inner)
+
+        model = Net()
+        model(np.ones((2, 4), "float32"))
+        planned = keras_mp.plan(model, "mixed_bfloat16")
+        assert planned["dense"].code == "one-dtype"
+        planned.apply(model)
+        model.compile(keras.optimizers.SGD(0.01), "mse")
+        assert np.isfinite(model.train_on_batch(np.ones((2, 4)), np.ones((2, 1))))
+
+    def test_it_is_not_given_to_layers_that_add_none(self):
+        class Plain(layers.Layer):
+            def call(self, inputs):
+                return 2.0 * inputs
+
+        inputs = keras.Input((4,))
+        model = keras.Model(inputs, layers.Dense(1)(Plain()(layers.Dense(4)(inputs))))
+        assert "added-loss" not in {row.code for row in keras_mp.plan(model, "mixed_float16")}

@@ -47,13 +47,11 @@ def copies_not_kept(layer: Any, function: Callable[..., Any], *args: Any) -> Any
         before = [_keras_internals.stored_value(v) for v in state]
         result = function(*args)
         after = [_keras_internals.stored_value(v) for v in state]
-        for variable, old, new in zip(state, before, after, strict=True):
-            if new is not old:  # a value from in here means nothing out there
-                variable.assign(old)
         moved = [new if new is not old else None for old, new in zip(before, after, strict=True)]
         return result, moved
 
     result, moved = jax.checkpoint(computed, policy=kept)(*args)
+    # What the function assigned means nothing out here.
     for variable, value in zip(state, moved, strict=True):
         if value is not None:
             variable.assign(value)

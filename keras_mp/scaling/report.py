@@ -41,11 +41,12 @@ class OverflowReport:
         return "unknown" if self.last is None else self.last.origin
 
     def __str__(self) -> str:
+        skipped = "1 step skipped" if self.skipped == 1 else f"{self.skipped:,} steps skipped"
         if not self.variables:
-            return f"{self.skipped} steps skipped; no variable is known to have overflowed."
+            return f"{skipped}; no variable is known to have overflowed."
         width = max(len(v.path) for v in self.variables)
         lines = [
-            f"{self.skipped} steps skipped; last in {self.layer} (origin: {self.origin})",
+            f"{skipped}; last in {self.layer} (origin: {self.origin})",
             f"{'variable':<{width}}  {'times':>7}  {'first':>9}  {'last':>9}",
         ]
         lines += [

@@ -162,7 +162,7 @@ def site(tmp_path_factory):
         text=True,
         cwd=ROOT,
         env=os.environ | {"NO_MKDOCS_2_WARNING": "1"},
-        timeout=120,
+        timeout=900,  # it loads Keras, for names that no source shows
     )
     assert done.returncode == 0, done.stderr
     return folder
@@ -179,6 +179,7 @@ def test_the_site_has_every_page_and_every_public_name(site):
 
 
 @pytest.mark.backend
+@pytest.mark.skipif(BACKEND != "torch", reason="the names are those of Keras on any backend")
 def test_the_reference_names_everything_in_the_public_modules(site):
     api = (site / "api.html").read_text()
     for module in keras_mp._MODULES:

@@ -152,6 +152,7 @@ class Recorder:
         if self._source is None:
             return
         began, self._epoch = self._looks.start(), epoch
+        compiled = self.compiles.seconds(math.inf)  # by the steps: looking may compile, too
         reading = self.guard("loss scale", self._read, Reading())
         steps = (self.counted if reading.step is None else reading.step) - self.step
         told = self.guard("metrics", lambda: numbers(reading, steps), Numbers())
@@ -159,8 +160,8 @@ class Recorder:
         if reading.step is not None or reading.scale is not None:
             self.latest = reading
         window = self.pace.close(read, read - began)
-        if window is not None and window.compiling is None:
-            window = replace(window, compiling=self.compiles.seconds(window.seconds))
+        if window is not None and window.compiling is None and compiled is not None:
+            window = replace(window, compiling=min(window.seconds, compiled))
         self.guard("record", lambda: self._tell(window, reading, told, epoch, read - began), None)
         self.guard("alerts", self._alert, None)
         self.compiles.forget()

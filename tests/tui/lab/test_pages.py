@@ -354,7 +354,8 @@ def test_mixed_precision_keeps_what_was_measured():
     assert of["mixed"] / of["float32"] < 0.45
     assert of["stock"] / of["float32"] > 0.7
     for net in nets():
-        assert 0.35 * net.kept < net.kept_ours < net.kept
+        # Below a half where Keras' convolutions keep copies, in float32 too, and ours none.
+        assert 0.2 * net.kept < net.kept_ours < net.kept
         # The plan leaves the demo's wide sigmoid in float32, for its small values' sake.
         assert net.kept_ours <= net.kept_stock < net.kept or net.name == "the demo's MLP"
         assert net.casts_ours == 0 < net.casts_stock <= 2 * net.parameters

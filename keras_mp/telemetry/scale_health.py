@@ -234,6 +234,9 @@ def _exhausted(job: Job, run: int, settings: dict[str, object]) -> bool:
         return True
     after = settings.get("exhausted_after")
     enough = after if isinstance(after, int | float) and after >= 1 else EXHAUSTED_RUN
+    borne = settings.get("hysteresis")
+    if isinstance(borne, int | float) and borne > 1:
+        enough = max(enough, borne)  # a shorter run may not have used it up
     return isinstance(minimum, int | float) and scale <= minimum and run >= enough
 
 

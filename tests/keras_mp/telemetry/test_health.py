@@ -197,6 +197,16 @@ def test_one_skip_at_the_floor_is_not_exhausted(simulation):
     assert scale_verdict(simulation.simulated(sooner, 500, (500).__eq__)).state == "exhausted"
 
 
+def test_what_the_hysteresis_bears_at_the_floor_is_not_exhausted(simulation):
+    """As DeepSpeed, whose jobs may start at their floor."""
+    config = ScaleConfig(
+        min_scale=2.0**15, exhausted_after=1, hysteresis=2, on_exhausted="continue"
+    )
+    assert scale_verdict(simulation.simulated(config, 500, (500).__eq__)).state != "exhausted"
+    job = simulation.simulated(config, 500, lambda step: step > 498)
+    assert scale_verdict(job).state == "exhausted"
+
+
 # The job.
 
 

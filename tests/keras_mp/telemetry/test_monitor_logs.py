@@ -20,7 +20,8 @@ def keras():
 
 class MetricsLogger:
     """The shape of W&B's WandbMetricsLogger: each epoch, all logs under ``epoch/``. (The real one,
-    wandb 0.31 offline, was tried by hand, on each backend; so was mlflow 3.17's MlflowCallback.)"""
+    wandb 0.31 offline, was tried by hand on each backend, mlflow 3.17's on torch and tensorflow.)
+    """
 
     def __init__(self, keras):
         told = self.told = []

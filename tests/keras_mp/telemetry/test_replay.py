@@ -46,7 +46,8 @@ def truth(limits: list[float], config: ScaleConfig) -> tuple[list[int], list[flo
         used, state = state.scale, update(state, finite, config)
         if not finite:
             skipped.append(step)
-            if config.on_exhausted == "raise" and exhausted(used, state.consecutive_skips, config):
+            run, left = state.consecutive_skips, state.hysteresis_left
+            if config.on_exhausted == "raise" and exhausted(used, run, config, left):
                 break
     return skipped, [*scales, state.scale]
 
@@ -105,7 +106,7 @@ def about(config: ScaleConfig | None, policy: str = "mixed_float16") -> r.Meta:
 configs = st.builds(
     ScaleConfig,
     dynamic=st.booleans(),
-    initial_scale=st.sampled_from([2.0**k for k in (-2, 3, 8, 15)]),
+    initial_scale=st.sampled_from([2.0**k for k in (-4, -2, 3, 8, 15)]),
     growth_interval=st.integers(1, 12),
     growth_factor=st.sampled_from([1.0, 2.0, 4.0]),
     hysteresis=st.integers(1, 3),
@@ -113,6 +114,7 @@ configs = st.builds(
     growth_delay=st.sampled_from(["none", "after_overflow", "always"]),
     min_scale=st.just(2.0**-4),
     max_scale=st.just(2.0**18),
+    exhausted_after=st.sampled_from([1, 3, 25]),
     on_exhausted=st.sampled_from(["warn", "raise"]),
 )
 # Limits between powers of two, and steps whose loss is not finite (0).

@@ -58,7 +58,11 @@ def costs_time(name: str) -> bool:
 def why(name: str) -> str:
     """What the class of ours is better in, as a clause."""
     made = _ours(name)
-    return _WHY.get(made.__module__, _RECURRENT) if made is not None else ""
+    if made is None:
+        return ""
+    # On jax Keras' own casts once a call, too, and keeps the copy.
+    recurrent = _PRODUCT if keras.backend.backend() == "jax" else _RECURRENT
+    return _WHY.get(made.__module__, recurrent)
 
 
 def suits_float32(name: str | None) -> bool:

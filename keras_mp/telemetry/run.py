@@ -46,7 +46,7 @@ class Run:
 
     ``step`` converts nothing: a loss or metric that is still on the device stays there until the
     next look, every quarter of a second or so. Leaving the block with an exception ends the job as
-    "failed" (Ctrl-C: "stopped"), otherwise as "done".
+    "failed" (Ctrl-C: "stopped"), otherwise as "done". One thread calls it: that of the loop.
 
     Args:
         runs: Folder of runs. Defaults to "runs".

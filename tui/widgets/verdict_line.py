@@ -41,19 +41,20 @@ class VerdictLine(JobLines):
 
 
 def facts_of(job: JobView) -> str:
-    """Everything that a narrow table leaves out."""
+    """Everything that a narrow table leaves out, what changes first."""
     meta = job.meta
-    parts = [job.policy, meta.backend if meta else None, meta.device if meta else None]
-    parts += [meta.host if meta else None, f"pid {meta.pid}" if meta else None]
-    parts.append(f"step {whole(job.step)}" if job.step else None)
-    epoch = epoch_text(job)
-    parts.append(f"epoch {epoch}" if epoch else None)
-    took = elapsed(job)
-    parts.append(f"ran {duration(took)}" if took else None)
-    parts.append(
-        "resumed" if job.resumed == 1 else f"resumed {job.resumed}×" if job.resumed else ""
-    )
-    if job.skipped_lately:
-        parts.insert(1, f"skipped {share(job.skipped_lately)} of the last 100 steps")
-    parts += [f"{name} {number(value)}" for name, value in job.results.items()]
-    return " · ".join(p for p in parts if p)
+    epoch, took = epoch_text(job), elapsed(job)
+    parts = [
+        job.policy,
+        f"skipped {share(job.skipped_lately)} of the last 100 steps"
+        if job.skipped_lately
+        else None,
+        f"step {whole(job.step)}" if job.step else None,
+        f"epoch {epoch}" if epoch else None,
+        f"ran {duration(took)}" if took else None,
+        ("resumed" if job.resumed == 1 else f"resumed {job.resumed}×") if job.resumed else None,
+        *(f"{name} {number(value)}" for name, value in job.results.items()),
+    ]
+    if meta is not None:
+        parts += [meta.backend, meta.device, meta.host, f"pid {meta.pid}" if meta.pid else None]
+    return " · ".join(part for part in parts if part)

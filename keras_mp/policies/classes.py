@@ -50,9 +50,12 @@ def is_quiet(name: str) -> bool:
 
 def costs_time(name: str) -> bool:
     """Whether ours pays for fewer bytes with time: products cast each weight again for its
-    gradient."""
+    gradient; so do recurrent layers on jax, where Keras' own cast once a call, too."""
     made = _ours(name) if name.startswith(OURS) else None
-    return made is not None and made.__module__ == "keras_mp.layers.products"
+    paying = {"keras_mp.layers.products"}
+    if _on_jax():
+        paying.add("keras_mp.layers.recurrent")
+    return made is not None and made.__module__ in paying
 
 
 def why(name: str) -> str:
@@ -60,9 +63,11 @@ def why(name: str) -> str:
     made = _ours(name)
     if made is None:
         return ""
-    # On jax Keras' own casts once a call, too, and keeps the copy.
-    recurrent = _PRODUCT if keras.backend.backend() == "jax" else _RECURRENT
-    return _WHY.get(made.__module__, recurrent)
+    return _WHY.get(made.__module__, _PRODUCT if _on_jax() else _RECURRENT)
+
+
+def _on_jax() -> bool:
+    return bool(keras.backend.backend() == "jax")
 
 
 def suits_float32(name: str | None) -> bool:

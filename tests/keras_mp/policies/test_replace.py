@@ -134,6 +134,13 @@ class TestForSpeed:
         assert fast["conv"].replace is None
         assert (every["conv"].replace == "keras_mp.layers.Conv2D") == (BACKEND != "tensorflow")
 
+    def test_recurrent_layers_of_ours_cost_time_on_jax_alone(self):
+        """(`benchmarks/memory.py --time`; on tensorflow a plan leaves them Keras' own.)"""
+        model = keras.Sequential([layers.Input((5, 8)), layers.LSTM(16), layers.Dense(4)])
+        rows = [keras_mp.plan(model, "mixed_bfloat16", replace=r)["lstm"] for r in (True, "speed")]
+        every, fast = (row.replace is not None for row in rows)
+        assert every == (BACKEND != "tensorflow") and fast == (BACKEND == "torch")
+
     @pytest.mark.skipif(BACKEND != "torch", reason="torch alone keeps a cast for the first layer")
     def test_it_changes_what_is_kept_of_the_weights(self):
         """Kept, a cast need not be made again; the other way about for `True`."""

@@ -5,6 +5,7 @@ one call: it takes the batch, looks, and trains on that same batch as it would h
 nothing of it is left on the model, and nothing is asked of the device.
 """
 
+import logging
 import time
 from collections.abc import Callable, Iterator
 from itertools import chain
@@ -17,6 +18,8 @@ from keras_mp.numerics.probe import look
 from keras_mp.numerics.rows import Probe
 from keras_mp.numerics.schedule import Options, Schedule
 from keras_mp.policies.structure import Structure, structure_of
+
+log = logging.getLogger("keras_mp")
 
 
 class Inside:
@@ -41,7 +44,7 @@ class Inside:
         self._compiled: dict[Any, Any] = {}
         self._structure: Structure | None = None
         self._undo: Callable[[], None] | None = None
-        self._off = False
+        self._off = self._said = False
 
     def begin(self, step: int) -> None:
         """A training begins after ``step`` steps."""
@@ -76,6 +79,17 @@ class Inside:
         self._undo = _keras_internals.around_next_call(
             model, lambda function: around(model, function, at)
         )
+
+    def end(self) -> None:
+        """The training is over; where that was before its first look, it is said once."""
+        self.disarm()
+        if self._options.every == "auto" and not self.schedule.spent and not self._said:
+            self._said = True
+            log.warning(
+                "numerics=True: the training was over before its first look, because all looks "
+                "together may take 5 % of the time trained. "
+                "numerics={'every': 100} looks every 100 steps, whatever it takes."
+            )
 
     def disarm(self) -> None:
         """Leave the model as it was."""

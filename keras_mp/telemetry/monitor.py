@@ -212,6 +212,8 @@ class Monitor(keras.callbacks.Callback):
         if self._recorder is not None and self._training:
             self._end_of_steps()
             self._training = False
+            if self._inside is not None:
+                self._inside.end()
             self._stop_watching()
             function = self.model.train_function
             self._trained = None if function is None else weakref.ref(function)

@@ -165,6 +165,23 @@ def test_off_is_off(keras, tmp_path):
     assert monitor._inside is None
 
 
+@slow_on_jax
+def test_a_training_too_short_for_a_look_says_so_once(keras, tmp_path, caplog):
+    model = compiled(keras)
+    monitor = keras_mp.Monitor(tmp_path, name="job", numerics=True)
+    x, y = data(3)
+    with caplog.at_level(logging.WARNING, "keras_mp"):
+        for _ in range(2):
+            model.fit(x, y, batch_size=BATCH, verbose=0, callbacks=[monitor])
+    assert not numerics_of(tmp_path)
+    assert caplog.text.count("over before its first look") == 1
+    caplog.clear()
+    with caplog.at_level(logging.WARNING, "keras_mp"):
+        fit(keras, tmp_path, {"every": 4}, name="looked")
+        fit(keras, tmp_path, False, name="off")
+    assert numerics_of(tmp_path, "looked") and "first look" not in caplog.text
+
+
 @slow_off_torch
 def test_a_look_that_fails_is_said_once_and_training_goes_on(keras, tmp_path, caplog):
     class Odd(keras.Sequential):

@@ -1,6 +1,6 @@
 """What loss scaling costs on tensorflow: the plain optimizer, Keras' wrapper and this one.
 
-    python benchmarks/scaler_tensorflow.py [--rounds 40] [--json scaler_tensorflow.json]
+    python benchmarks/scaler_tensorflow.py [--rounds 40] [--json FILE]
 
 Prints a table of ratios to the plain Keras optimizer and writes all figures as JSON. The variants
 of a case take turns in one process, on one thread; a figure is the median of the CPU times (a
@@ -134,7 +134,7 @@ def measure(case: dict[str, Callable[[], object]], rounds: int) -> dict[str, dic
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=40, help="times each variant runs")
-    parser.add_argument("--json", type=Path, default=Path("scaler_tensorflow.json"))
+    parser.add_argument("--json", type=Path, metavar="FILE")
     options = parser.parse_args(arguments)
     cases = {
         "graph apply, 290 variables": lambda: apply_case(SMALL, jit=False),
@@ -163,7 +163,8 @@ def main(arguments: list[str]) -> int:
         "threads": 1,
         "unit": "CPU seconds",
     }
-    options.json.write_text(json.dumps({"about": about, "cases": results}, indent=1) + "\n")
+    if options.json:
+        options.json.write_text(json.dumps({"about": about, "cases": results}, indent=1) + "\n")
     return 0
 
 

@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 import pytest
+from helpers.cells import Counting
 from helpers.gradients import gradients
 
 from keras_mp import layers as ours
@@ -18,25 +19,6 @@ X = RNG.normal(size=(4, 7, 5)).astype("float32")
 MASK = np.ones((4, 7), bool)
 MASK[1, 5:] = MASK[2, 3:6] = MASK[3] = False
 HALF = "mixed_bfloat16"
-
-
-@keras.saving.register_keras_serializable("test")
-class Counting(keras.layers.SimpleRNNCell):
-    """A cell with a random seed and a counter of its own."""
-
-    def __init__(self, units, **kwargs):
-        super().__init__(units, **kwargs)
-        self.drop = keras.layers.Dropout(0.5, seed=0, dtype=self.dtype_policy)
-
-    def build(self, shape):
-        super().build(shape)
-        options = {"trainable": False, "autocast": False}
-        self.count = self.add_weight(shape=(), initializer="zeros", name="count", **options)
-
-    def call(self, inputs, states, training=False):
-        self.count.assign(self.count + 1)
-        return super().call(self.drop(inputs, training=training), states, training=training)
-
 
 RECURRENT = {
     "LSTM, mask": (lambda module: module.LSTM(6, dtype=HALF), True),

@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 import pytest
+from helpers.cells import Counting
 from helpers.gradients import gradients
 
 import keras_mp
@@ -187,22 +188,6 @@ def test_recurrent_dropout_drops_the_same_all_the_way_and_anew_each_call():
 @torch_only
 def test_what_a_cell_keeps_for_itself_moves_on():
     """A cell with a random seed and a counter of its own: both must change as the steps go."""
-
-    @keras.saving.register_keras_serializable("test")
-    class Counting(keras.layers.SimpleRNNCell):
-        def __init__(self, units, **kwargs):
-            super().__init__(units, **kwargs)
-            self.drop = keras.layers.Dropout(0.5, seed=0, dtype=self.dtype_policy)
-
-        def build(self, shape):
-            super().build(shape)
-            options = {"trainable": False, "autocast": False}
-            self.count = self.add_weight(shape=(), initializer="zeros", name="count", **options)
-
-        def call(self, inputs, states, training=False):
-            self.count.assign(self.count + 1)
-            return super().call(self.drop(inputs, training=training), states, training=training)
-
     layer = ours.RNN(Counting(UNITS, dtype="mixed_bfloat16"), dtype="mixed_bfloat16")
     layer.build(X.shape)
     seed = layer.cell.drop.seed_generator.state

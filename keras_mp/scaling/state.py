@@ -8,7 +8,7 @@ NumPy-only, Keras-free, immutable. The rules and their sources:
 """
 
 import math
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -122,6 +122,16 @@ class ScaleConfig:
     def as_dict(self) -> dict[str, Any]:
         """All fields, JSON-ready; ``ScaleConfig(**config.as_dict())`` is equal to the original."""
         return asdict(self)
+
+    def within(self, low: float, high: float) -> "ScaleConfig":
+        """The same with these limits, such as those in force where scaling serves nothing: (1, 1).
+
+        The initial scale is the nearest within them.
+        """
+        if (low, high) == (self.min_scale, self.max_scale):
+            return self
+        start = min(max(self.initial_scale, low), high)
+        return replace(self, min_scale=low, max_scale=high, initial_scale=start)
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,6 @@ from keras_mp.scaling.device_state import (
     Values,
 )
 from keras_mp.scaling.kernels.jax_ops import overflowed
-from keras_mp.scaling.state import ScaleConfig
 from keras_mp.scaling.told import LossScaleExhaustedError
 
 
@@ -79,13 +78,5 @@ class JaxTold:
         if step - run != self.run_told:
             self.run_told = step - run
             teller.check(float(scale), 0)  # a clean step came between
-        teller.check(float(scale), run, left, self._in_force(limits))
-
-    def _in_force(self, limits: Any) -> ScaleConfig | None:
-        """The settings with the limits of the device, where scaling serves nothing."""
-        config = self.kernel.config
         low, high = (float(x) for x in np.asarray(limits))
-        if (low, high) == (config.min_scale, config.max_scale):
-            return None
-        values = {**config.as_dict(), "initial_scale": low}
-        return ScaleConfig(**{**values, "min_scale": low, "max_scale": high})
+        teller.check(float(scale), run, left, self.kernel.config.within(low, high))

@@ -1,6 +1,5 @@
 """tensorflow: what is said aloud, though in a graph the host does not see the steps."""
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -59,11 +58,9 @@ class TensorFlowTold:
         self.kernel.note_overflow(step, indices, *decode_seen(seen))
 
     def _say(self, scale: float, run: int, left: int, limits: np.ndarray) -> None:
-        teller, config = self.kernel.teller, self.kernel.config
+        teller = self.kernel.teller
         if run < self.run:  # there was a clean step in between
             teller.check(scale, 0)
         self.run = run
         low, high = (float(x) for x in limits)
-        if (low, high) != (config.min_scale, config.max_scale):
-            config = replace(config, initial_scale=low, min_scale=low, max_scale=high)
-        teller.check(scale, run, left, config)
+        teller.check(scale, run, left, self.kernel.config.within(low, high))

@@ -95,8 +95,7 @@ class TorchState:
             self.next_iteration.fill_(done + 1)
         low, high = self.limits.tolist()
         if (low, high) != (self.config.min_scale, self.config.max_scale):
-            start = min(max(self.settings.initial_scale, low), high)
-            self.config = replace(self.settings, min_scale=low, max_scale=high, initial_scale=start)
+            self.config = self.settings.within(low, high)
         last = self.config.growth_interval - 1
         if self.config.dynamic and good > last:
             # torch's operator grows when the count meets the interval, and never if it is past it

@@ -60,9 +60,7 @@ class TellsTheHost:
         On TensorFlow a train function that was traced before needs
         ``model.make_train_function(force=True)``.
         """
-        if isinstance(rows, bool) or not isinstance(rows, Integral) or rows < 1:
-            raise ValueError(f"`rows` must be an integer from 1 on. Received: rows={rows!r}")
-        object.__setattr__(self, "_ring_rows", max(int(rows), self._ring_rows))
+        object.__setattr__(self, "_ring_rows", max(_count("rows", rows), self._ring_rows))
         if self._kernel is not None:
             self._kernel.allocate_ring(self._ring_rows)
 
@@ -92,9 +90,7 @@ class TellsTheHost:
         Args:
             every: Steps between two measurements. Defaults to 100.
         """
-        if isinstance(every, bool) or not isinstance(every, Integral) or every < 1:
-            raise ValueError(f"`every` must be an integer from 1 on. Received: every={every!r}")
-        object.__setattr__(self, "_headroom_every", int(every))
+        object.__setattr__(self, "_headroom_every", _count("every", every))
         if self._kernel is not None:
             self._kernel.measure_headroom(self._headroom_every)
 
@@ -168,3 +164,10 @@ class KerasNames:
         """tf.keras' name: the gradients divided by the scale. ``apply`` unscales by itself."""
         inverse = 1.0 / self.loss_scale
         return [None if g is None else ops.multiply(g, inverse) for g in grads]
+
+
+def _count(name: str, value: Any) -> int:
+    """The argument, a number of steps."""
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
+        raise ValueError(f"`{name}` must be an integer from 1 on. Received: {name}={value!r}")
+    return int(value)

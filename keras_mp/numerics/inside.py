@@ -82,7 +82,6 @@ class Inside:
 
     def end(self) -> None:
         """The training is over; where that was before its first look, it is said once."""
-        self.disarm()
         if self._options.every == "auto" and not self.schedule.spent and not self._said:
             self._said = True
             log.warning(

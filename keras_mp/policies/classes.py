@@ -11,6 +11,7 @@ from keras_mp import _keras_internals
 
 OURS, KERAS = "keras_mp.layers.", "keras.layers."
 HEADS = f"{OURS}heads."
+_PRODUCTS = f"{OURS}products"
 # What Keras' own does in half precision that ours does not.
 _NORM = "Keras' own keeps float32 copies of its inputs for the backward pass"
 _RECURRENT = "Keras' own casts its weights anew at every time step"
@@ -24,7 +25,7 @@ _WHY = {
     "keras_mp.layers.batch_normalization": _NORM,
     "keras_mp.layers.foreign": _FOREIGN,
     "keras_mp.layers.normalizations": _NORM,
-    "keras_mp.layers.products": _PRODUCT,
+    _PRODUCTS: _PRODUCT,
 }
 
 
@@ -44,26 +45,19 @@ def gives_float32(layer: Any) -> bool:
 def is_quiet(name: str) -> bool:
     """Whether ours computes what Keras' own does, bit for bit, and only keeps less: products. In
     float32 they keep a neighbour's half-precision values, not their float32 copy."""
-    made = _ours(name) if name.startswith(OURS) else None
-    return made is not None and made.__module__ == "keras_mp.layers.products"
+    return _module(name) == _PRODUCTS
 
 
 def costs_time(name: str) -> bool:
     """Whether ours pays for fewer bytes with time: products cast each weight again for its
     gradient; so do recurrent layers on jax, where Keras' own cast once a call, too."""
-    made = _ours(name) if name.startswith(OURS) else None
-    paying = {"keras_mp.layers.products"}
-    if _on_jax():
-        paying.add("keras_mp.layers.recurrent")
-    return made is not None and made.__module__ in paying
+    return _module(name) in ((_PRODUCTS, f"{OURS}recurrent") if _on_jax() else (_PRODUCTS,))
 
 
 def why(name: str) -> str:
     """What the class of ours is better in, as a clause."""
-    made = _ours(name)
-    if made is None:
-        return ""
-    return _WHY.get(made.__module__, _PRODUCT if _on_jax() else _RECURRENT)
+    module = _module(name)
+    return "" if module is None else _WHY.get(module, _PRODUCT if _on_jax() else _RECURRENT)
 
 
 def _on_jax() -> bool:
@@ -73,8 +67,7 @@ def _on_jax() -> bool:
 def suits_float32(name: str | None) -> bool:
     """Whether ours is better in a float32 layer too, where the layers around it are in half
     precision: those of products keep their input as it came."""
-    made = None if name is None or not name.startswith(OURS) else _ours(name)
-    return made is not None and made.__module__ == "keras_mp.layers.products"
+    return name is not None and _module(name) == _PRODUCTS
 
 
 def put_class(layer: Any, name: str) -> None:
@@ -110,6 +103,12 @@ def class_name(layer: Any) -> str:
     if made.__module__.startswith(OURS):
         return OURS + made.__name__
     return f"{made.__module__}.{made.__name__}"
+
+
+def _module(name: str) -> str | None:
+    """Where a class of ours stands; None where the name is none of ours."""
+    made = _ours(name) if name.startswith(OURS) else None
+    return None if made is None else made.__module__
 
 
 def _ours(name: str) -> type | None:

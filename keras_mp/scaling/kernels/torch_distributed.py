@@ -1,8 +1,17 @@
 """Several torch processes decide alike: one all-reduce of the overflow flag, before anyone acts."""
 
+import atexit
+import time
+import weakref
 from typing import Any
 
 import torch.distributed
+
+# Seconds that an exit waits at most for the flags below.
+PATIENCE = 5.0
+
+# Flags that the process group's threads may still hold.
+_held: list[weakref.ref[Any]] = []
 
 
 def agree(found: Any) -> None:
@@ -16,4 +25,23 @@ def agree(found: Any) -> None:
     if not (distributed.is_available() and distributed.is_initialized()):
         return
     if distributed.get_world_size() > 1:
-        distributed.all_reduce(found, op=distributed.ReduceOp.MAX)
+        # A tensor that nobody else keeps, so that its end tells when gloo has let go of it.
+        flag = found.clone()
+        distributed.all_reduce(flag, op=distributed.ReduceOp.MAX)
+        found.copy_(flag)
+        _held[:] = [ref for ref in _held if ref() is not None]
+        _held.append(weakref.ref(flag))
+
+
+@atexit.register
+def wait_for_flags() -> None:
+    """Let the process group's threads drop their last flags while the interpreter still runs.
+
+    gloo's worker lets go of a tensor some time after the all-reduce has returned, and needs
+    Python's lock for it. If the interpreter is ending by then, the process aborts ("terminate
+    called without an active exception", https://github.com/pytorch/pytorch/issues/190489), and a
+    training that was over has failed.
+    """
+    end = time.monotonic() + PATIENCE
+    while any(ref() is not None for ref in _held) and time.monotonic() < end:
+        time.sleep(0.001)

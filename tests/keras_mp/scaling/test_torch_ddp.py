@@ -65,3 +65,39 @@ def test_without_the_agreement_they_part(ranks):
     one, other = (rank["mutant"] for rank in ranks)
     assert one[-1]["state"] != other[-1]["state"]
     assert (one[-1]["state"][2], other[-1]["state"][2]) == (0, 1)
+
+
+@pytest.mark.parametrize("waits", [True, False], ids=["waits", "mutant"])
+def test_a_process_ends_after_its_group_has_let_go_of_the_flag(waits):
+    """gloo's thread drops the flag late and aborts a process that no longer runs Python.
+
+    Its part is played by a thread that keeps the flag for a while and says when it lets go.
+    """
+    job = f"""
+import atexit, threading, time, torch
+from keras_mp.scaling.kernels import torch_distributed as kernel
+
+held = []
+
+def all_reduce(flag, op):
+    flag.fill_(1.0)
+    held.append(flag)
+
+def let_go():
+    time.sleep({0.3 if waits else 60})
+    print("let go", flush=True)
+    held.clear()
+
+torch.distributed.is_initialized = lambda: True
+torch.distributed.get_world_size = lambda: 2
+torch.distributed.all_reduce = all_reduce
+if not {waits}:
+    atexit.unregister(kernel.wait_for_flags)
+found = torch.zeros(())
+kernel.agree(found)
+print(found.item(), flush=True)
+threading.Thread(target=let_go, daemon=True).start()
+"""
+    done = subprocess.run([sys.executable, "-c", job], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert done.stdout.split("\n")[:-1] == (["1.0", "let go"] if waits else ["1.0"])

@@ -93,7 +93,10 @@ class Runner:
 
     def step(self, gradients, bad=None, rng=None):
         scale = host(self.optimizer.dynamic_scale) if self.wrapped else 1.0
-        gradients = scaled(gradients, scale, bad, rng)
+        self.give(scaled(gradients, scale, bad, rng))
+
+    def give(self, gradients):
+        """A step with these tensors as they are."""
         if self.how == "stateless":
             stateless(self.optimizer, gradients, self.variables)
         elif self._graph is None:

@@ -2,10 +2,12 @@
 
 from typing import Any
 
+import keras
 import numpy as np
 from keras import ops
 
 from keras_mp.scaling.device_state import Values, advance
+from keras_mp.scaling.masters import HALF
 from keras_mp.scaling.ring import StepRow
 from keras_mp.scaling.told import Teller
 
@@ -21,6 +23,12 @@ def keep_overwrites(unscaled: list[Any], grads: list[Any], variables: list[Any])
         grad if getattr(variable, "overwrite_with_gradient", False) else quotient
         for quotient, grad, variable in zip(unscaled, grads, variables, strict=True)
     ]
+
+
+def half_dtype(variable: Any) -> str | None:
+    """The dtype of a variable in half precision; None for any other."""
+    dtype = keras.backend.standardize_dtype(variable.dtype)
+    return dtype if dtype in HALF else None
 
 
 OWN = 4  # the scaler's variables come first in optimizer.variables

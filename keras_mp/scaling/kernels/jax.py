@@ -19,7 +19,7 @@ from keras_mp.scaling.device_state import (
     SKIPPED,
     Values,
 )
-from keras_mp.scaling.kernels.common import OWN, Kernel
+from keras_mp.scaling.kernels.common import OWN, Kernel, half_dtype
 from keras_mp.scaling.kernels.jax_graph import ModelDistances
 from keras_mp.scaling.kernels.jax_ops import (
     LAST,
@@ -237,9 +237,9 @@ class JaxKernel(Kernel):
         if all(g is None for g in grads):
             raise ValueError("No gradients provided for any variable.")
         overwrites = tuple(getattr(v, "overwrite_with_gradient", False) for v in variables)
-        return unscale_and_check(
-            list(grads), scale, overwrites, self.ring is not None and self.counts is not None
-        )
+        halves = tuple(half_dtype(v) for v in variables)
+        with_norms = self.ring is not None and self.counts is not None
+        return unscale_and_check(list(grads), scale, overwrites, halves, with_norms)
 
     def _record(
         self,

@@ -39,9 +39,13 @@ def choose(finite: Any, step: Callable[[], Any], skip: Callable[[], Any]) -> Any
     return step() if finite else skip()
 
 
-@partial(jax.jit, static_argnames=("overwrites", "with_norms"))
+@partial(jax.jit, static_argnames=("overwrites", "halves", "with_norms"))
 def unscale_and_check(
-    grads: list[Any], scale: Any, overwrites: tuple[bool, ...], with_norms: bool
+    grads: list[Any],
+    scale: Any,
+    overwrites: tuple[bool, ...],
+    halves: tuple[str | None, ...],
+    with_norms: bool,
 ) -> tuple[list[Any], Any, Any]:
     """Gradients divided by the scale, and what is known of them.
 
@@ -49,17 +53,19 @@ def unscale_and_check(
         grads: Gradients of the scaled loss, or None. scale: float32, shape ().
         overwrites: Whether the variable takes its gradient as its value (float8's scales): such a
             gradient was never scaled.
+        halves: The dtype of a half-precision variable, which has no master; else None.
         with_norms: Whether to measure norms.
 
     Returns:
-        (unscaled gradients in float32 or wider, bool [n] whether all of a gradient is finite,
-        float32 [n] norms of the scaled gradients, NaN where not finite; or None).
+        (unscaled gradients, in float32 or wider where ``halves`` says nothing else; bool [n]
+        whether all of a gradient is finite; float32 [n] norms of the scaled gradients, NaN where
+        not finite; or None).
     """
     # Division and not the product with the reciprocal: right for any scale.
     wide = [None if g is None else g.astype(jnp.promote_types(g.dtype, jnp.float32)) for g in grads]
     unscaled = [
-        g if g is None or overwrite else g / scale
-        for g, overwrite in zip(wide, overwrites, strict=True)
+        g if g is None or overwrite else (g / scale).astype(half or g.dtype)
+        for g, overwrite, half in zip(wide, overwrites, halves, strict=True)
     ]
     # After the division: a scale below 1 makes them larger. And one by one, not by their norm: the
     # squares of large finite numbers overflow.

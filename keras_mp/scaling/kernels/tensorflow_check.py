@@ -9,7 +9,9 @@ from typing import Any
 
 import tensorflow as tf
 
+from keras_mp.scaling.kernels.common import half_dtype
 from keras_mp.scaling.kernels.tensorflow_graph import in_xla
+from keras_mp.scaling.masters import HALF
 
 # XLA on a CPU adds up one element after the other, because floating-point addition has an order.
 # Adding 16 slices of a tensor elementwise first makes it a loop that it turns into vectors.
@@ -32,7 +34,9 @@ def unscale(grads: list[Any], variables: list[Any], inverse: Any) -> list[Any]:
     and is left alone, as Keras does.
     """
     return [
-        g if g is None or getattr(v, "overwrite_with_gradient", False) else _times(g, inverse)
+        g
+        if g is None or getattr(v, "overwrite_with_gradient", False)
+        else _times(g, inverse, half_dtype(v))
         for g, v in zip(grads, variables, strict=True)
     ]
 
@@ -64,11 +68,18 @@ def _static_size(tensor: Any) -> int:
     return tensor.shape.num_elements() or 0
 
 
-def _times(grad: Any, factor: Any) -> Any:
+def _times(grad: Any, factor: Any, to_half: str | None = None) -> Any:
+    """In float32 or wider: half precision would lose what the scale has saved.
+
+    Args:
+        to_half: Half-precision dtype of the product, where its variable has no master.
+    """
     if isinstance(grad, tf.IndexedSlices):
-        values = grad.values * tf.cast(factor, grad.dtype)
+        values = _times(grad.values, factor, to_half)
         return tf.IndexedSlices(values, grad.indices, grad.dense_shape)
-    return grad * tf.cast(factor, grad.dtype)
+    wide = tf.cast(grad, tf.float32) if grad.dtype.name in HALF else grad
+    product = wide * tf.cast(factor, wide.dtype)
+    return product if to_half is None else tf.cast(product, to_half)
 
 
 def finite_and_norms(grads: list[Any]) -> tuple[Any, Any]:

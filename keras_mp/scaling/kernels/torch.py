@@ -225,7 +225,7 @@ class TorchKernel(Kernel):
     def _apply_general(
         self, state: TorchState, grads: list[Any], variables: list[Any], measure: bool
     ) -> Any:
-        unscaled, finite = unscale_and_check(grads, state.scale, state.found, agree)
+        unscaled, finite = unscale_and_check(grads, state.scale, state.found, agree, variables)
         unscaled = keep_overwrites(unscaled, grads, variables)
         steps = self.inner.gradient_accumulation_steps
         updated = not steps or (state.host_iterations + 1) % steps == 0
@@ -248,7 +248,7 @@ class TorchKernel(Kernel):
         with torch.no_grad():
             own, inner = Values(*optimizer_values[:OWN]), list(optimizer_values[OWN:])
             found = torch.zeros((), device=own.scale.device)
-            unscaled, finite = unscale_and_check(grads, own.scale, found, agree)
+            unscaled, finite = unscale_and_check(grads, own.scale, found, agree, self.targets)
             unscaled = keep_overwrites(unscaled, grads, self.targets)
             iterations = _keras_internals.raw_iterations(self.inner)
             index = [v is iterations for v in self.inner.variables].index(True)

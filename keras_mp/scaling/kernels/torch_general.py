@@ -7,10 +7,13 @@ from typing import Any
 import torch
 
 from keras_mp.scaling.kernels import torch_ops
+from keras_mp.scaling.kernels.common import half_dtype
+
+_HALF = (torch.float16, torch.bfloat16)
 
 
 def unscale_and_check(
-    grads: list[Any], scale: Any, found: Any, agree: Callable[[Any], None]
+    grads: list[Any], scale: Any, found: Any, agree: Callable[[Any], None], variables: list[Any]
 ) -> tuple[list[Any], bool]:
     """Gradients divided by the scale, and whether all of them are finite (one host read).
 
@@ -18,11 +21,16 @@ def unscale_and_check(
         grads: Any floating dtype, dense or sparse; None where there is none. They stay as they are.
         scale: float32, shape (). found: float32, shape (), 0 on entry; 1 on return if not finite.
         agree: Makes all processes see the same ``found``.
+        variables: Those whose gradients these are.
 
     Returns:
         (unscaled, finite). Half-precision gradients are unscaled in float32, where the quotient
-        does not underflow, and then rounded back.
+        does not underflow, and then rounded back where the variable is in half precision too.
     """
+    grads = [
+        g.float() if g is not None and g.dtype in _HALF and half_dtype(v) is None else g
+        for g, v in zip(grads, variables, strict=True)
+    ]
     unscaled: list[Any] = list(grads)
     groups: dict[Any, list[int]] = defaultdict(list)
     for i, grad in enumerate(grads):
@@ -34,7 +42,7 @@ def unscale_and_check(
             tensors = [t.coalesce() for t in tensors]
             quotients = [t / scale.to(t.dtype) for t in tensors]
             checked = [q._values() for q in quotients]
-        elif dtype in (torch.float16, torch.bfloat16):
+        elif dtype in _HALF:
             checked = list(torch._foreach_div([t.float() for t in tensors], scale.to(device)))
             quotients = [q.to(dtype) for q in checked]
         else:

@@ -195,6 +195,31 @@ def test_large_finite_gradients_are_no_overflow():
     assert row.finite and row.nonfinite == ()
 
 
+@pytest.mark.parametrize("how", WAYS)
+def test_half_precision_gradients_are_unscaled_in_float32(how):
+    # 2**-24 is float16's smallest number: its quotient by the scale is none.
+    run = Runner(keras_mp.LossScaleOptimizer(keras.optimizers.SGD(1.0)), how, shapes=[(1,)])
+    run.variables[0].assign([0.0])
+    run.give([ops.convert_to_tensor([2.0**-24], "float16")])
+    assert host(run.variables[0]).tolist() == [-(2.0**-39)]
+
+
+def test_half_precision_variables_without_masters_accumulate_as_without_the_wrapper():
+    results = []
+    for wrapped in (True, False):
+        optimizer = keras.optimizers.SGD(1.0, gradient_accumulation_steps=2)
+        if wrapped:
+            optimizer = keras_mp.LossScaleOptimizer(optimizer, scale=4.0, master_weights=False)
+        variable = keras.Variable([1.0, 2.0], dtype="float16")
+        optimizer.build([variable])
+        for gradient in ([0.5, 1.0], [0.25, -3.0]):
+            gradient = np.array(gradient, "float16") * (4 if wrapped else 1)
+            optimizer.scale_loss(ops.ones(()))
+            optimizer.apply([ops.convert_to_tensor(gradient)], [variable])
+        results.append(host(variable).tolist())
+    assert results == [[0.625, 3.0]] * 2
+
+
 def test_the_gradients_given_are_left_as_they_were():
     run = Runner(keras_mp.LossScaleOptimizer("rmsprop"))
     for value in (1.0, np.inf):

@@ -4,6 +4,7 @@ Exit status: 0 well, 1 a warning, 2 unhealthy or wrong use, 3 nothing to read.
 """
 
 import argparse
+import errno
 import importlib
 import os
 import pkgutil
@@ -59,14 +60,25 @@ def main(argv: Sequence[str] | None = None) -> int:
         return EXIT_WRONG_USE
     try:
         status = int(args.run(args))
-        sys.stdout.flush()
+        if sys.stdout is not None:  # it is None where the caller has closed it
+            sys.stdout.flush()
         return status
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
-    except BrokenPipeError:
-        # The reader (head, less) has gone; say nothing more, also not at the interpreter's exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:  # the reader (head, less) has gone
+        _say_no_more()
         return 0
+    except OSError as error:
+        if error.errno != errno.ENOSPC or error.filename is not None:
+            raise
+        _say_no_more()
+        print(f"keras-mp: the output cannot be written: {error.strerror}", file=sys.stderr)
+        return EXIT_WRONG_USE
+
+
+def _say_no_more() -> None:
+    """What is still to be written would fail once more at the interpreter's exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _speak_any_encoding() -> None:

@@ -16,7 +16,7 @@ from textual.screen import Screen
 
 from keras_mp.telemetry.health import Alive
 from keras_mp.telemetry.process import is_alive
-from tui import export, look, themes
+from tui import export, look, suspending, themes
 from tui.clock import Clock, WallClock
 from tui.devices import DeviceReader
 from tui.feed import Feed
@@ -130,6 +130,8 @@ class MonitorApp(App[None]):
             self.snapshot = self._feed.first()
             self.call_after_refresh(self._feed.go_on)
         self.set_interval(1.0, self._tick)
+        # Whatever the shell has written meanwhile.
+        self.app_resume_signal.subscribe(self, lambda _: self.refresh(layout=True))
         if self._problem:
             self.notify(self.look.say(self._problem), severity="warning", markup=False)
 
@@ -285,6 +287,13 @@ class MonitorApp(App[None]):
         if self.is_running and theme != self.settings.theme:
             self.remember(theme=theme)
 
+    def action_suspend(self) -> None:
+        """Give the terminal back to the shell until it says ``fg``."""
+        if suspending.possible():
+            self.action_suspend_process()
+        else:
+            self.notify(suspending.NO_SHELL, severity="warning", markup=False)
+
     def action_next_theme(self) -> None:
         names = list(themes.THEMES)
         at = names.index(self.theme) if self.theme in names else -1
@@ -292,4 +301,4 @@ class MonitorApp(App[None]):
 
     def action_help(self) -> None:
         if isinstance(self.screen, ShownScreen):
-            self.push_screen(HelpScreen(self.screen.KEYS, self.KEYS))
+            self.push_screen(HelpScreen(self.screen.KEYS, self.KEYS, self.look))

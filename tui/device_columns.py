@@ -55,8 +55,8 @@ def _saved(memory: Memory) -> int | None:
 
 
 COLUMNS: tuple[DeviceColumn, ...] = (
-    DeviceColumn(Column("name", "job", 16, stretch=24), lambda j, d: (j.name, "text")),
-    DeviceColumn(Column("device", "device", 8, stretch=16), _device),
+    DeviceColumn(Column("name", "job", 16, stretch=24, middle=True), lambda j, d: (j.name, "text")),
+    DeviceColumn(Column("device", "device", 10, stretch=14, middle=True), _device),
     DeviceColumn(
         Column("allocated", "allocated", 9, right=True, rank=2),
         _bytes(lambda m: m.device_allocated),

@@ -23,6 +23,8 @@ PERIOD = 1.0
 # Without a driver there is nothing to ask; one may be loaded later.
 RETRY_SECONDS = 60.0
 HISTORY_SECONDS = 600
+# NVML's sensor of the chip's temperature, the only one that it names.
+_CHIP = 0
 # NVML's "not available" is the largest number of its type.
 _NOT_AVAILABLE = 2**63
 
@@ -125,7 +127,7 @@ class DeviceReader:
     ):
         self._find, self._root, self._host = nvml, Path(root), host
         self._nvml: Any = None
-        self._handles: list[tuple[Any, str]] = []
+        self._handles: list[tuple[int, Any, str]] = []
         self._reason = ""
         self._try_at = float("-inf")
         self._read_at = float("-inf")
@@ -141,14 +143,13 @@ class DeviceReader:
         if self._nvml is None and not 0 <= now - self._try_at < RETRY_SECONDS:
             self._try_at = now
             self._open()
-        gpus = tuple(self._gpu(index, now) for index in range(len(self._handles)))
+        gpus = tuple(self._gpu(*known, now) for known in self._handles)
         self._last = Devices(gpus, self._reason, self._machine(now), self._host)
         return self._last
 
     def close(self) -> None:
         if self._nvml is not None:
-            with contextlib.suppress(self._nvml.NVMLError):
-                self._nvml.nvmlShutdown()
+            self._ask("nvmlShutdown")
             self._nvml, self._handles = None, []
 
     def _open(self) -> None:
@@ -162,33 +163,35 @@ class DeviceReader:
             return
         try:
             nvml.nvmlInit()
-        except nvml.NVMLError as error:
+        except Exception as error:
             self._reason = f"No GPU of NVIDIA's can be read here ({error})."
             return
         self._nvml, self._reason = nvml, ""
-        for index in range(self._ask(nvml.nvmlDeviceGetCount) or 0):
-            handle = self._ask(nvml.nvmlDeviceGetHandleByIndex, index)
+        for index in range(self._ask("nvmlDeviceGetCount") or 0):
+            handle = self._ask("nvmlDeviceGetHandleByIndex", index)
             if handle is not None:
-                name = self._ask(nvml.nvmlDeviceGetName, handle) or "GPU"
-                self._handles.append((handle, name.decode() if isinstance(name, bytes) else name))
+                name = self._ask("nvmlDeviceGetName", handle) or "GPU"
+                name = name.decode(errors="replace") if isinstance(name, bytes) else name
+                self._handles.append((index, handle, name))
         if not self._handles:
             self._reason = "The driver of NVIDIA is loaded here, but it knows no GPU."
 
-    def _ask(self, call: Callable[..., Any], *arguments: Any) -> Any:
-        """What NVML answers; None where this GPU or driver cannot tell."""
+    def _ask(self, name: str, *arguments: Any) -> Any:
+        """What NVML answers; None where this GPU or driver cannot tell.
+
+        The package adds errors of its own: a name that is no UTF-8, a function that an older one
+        lacks. None of them may end the watch over the jobs.
+        """
         try:
-            return call(*arguments)
-        except self._nvml.NVMLError:
+            return getattr(self._nvml, name)(*arguments)
+        except Exception:
             return None
 
-    def _gpu(self, index: int, now: float) -> Gpu:
-        nvml = self._nvml
-        handle, name = self._handles[index]
-        memory = self._ask(nvml.nvmlDeviceGetMemoryInfo, handle)
-        rates = self._ask(nvml.nvmlDeviceGetUtilizationRates, handle)
-        sensor = nvml.NVML_TEMPERATURE_GPU
-        milliwatts = self._ask(nvml.nvmlDeviceGetPowerUsage, handle)
-        running = self._ask(nvml.nvmlDeviceGetComputeRunningProcesses, handle) or ()
+    def _gpu(self, index: int, handle: Any, name: str, now: float) -> Gpu:
+        memory = self._ask("nvmlDeviceGetMemoryInfo", handle)
+        rates = self._ask("nvmlDeviceGetUtilizationRates", handle)
+        milliwatts = self._ask("nvmlDeviceGetPowerUsage", handle)
+        running = self._ask("nvmlDeviceGetComputeRunningProcesses", handle) or ()
         used = memory.used if memory is not None else None
         total = memory.total if memory is not None else None
         busy = rates.gpu / 100 if rates is not None else None
@@ -198,7 +201,7 @@ class DeviceReader:
             used=used,
             total=total,
             utilisation=busy,
-            temperature=self._ask(nvml.nvmlDeviceGetTemperature, handle, sensor),
+            temperature=self._ask("nvmlDeviceGetTemperature", handle, _CHIP),
             power=milliwatts / 1000 if milliwatts is not None else None,
             processes=MappingProxyType({p.pid: _bytes(p.usedGpuMemory) for p in running}),
             history=self._remember(f"gpu{index}", now, used, total, busy),

@@ -2,6 +2,9 @@
 
 from dataclasses import dataclass
 
+# Rows of the verdict and what to do: as many in every job's, so that nothing jumps; two lines of
+# each on 80 columns.
+VERDICT = 4
 # From this height on there is a space above the charts and above the events.
 AIRY = 32
 # From this height on the charts stand in two rows.
@@ -17,20 +20,15 @@ class Division:
     events: int
 
 
-def verdict_rows(height: int) -> int:
-    """Rows of the verdict and what to do: as many in every job's, so that nothing jumps."""
-    return 4 if height >= AIRY else 3
-
-
 def divide(height: int, jobs: int, details: bool) -> Division:
     """Rows for each part of a screen of ``height`` rows.
 
     The table gets what its jobs need up to under half, then the charts, then the events.
     """
     # The status line, the titles, a space, the verdict, the keys.
-    rest = height - 4 - verdict_rows(height) - (2 if height >= AIRY else 0)
+    rest = height - 4 - VERDICT - (2 if height >= AIRY else 0)
     if not details:
         return Division(height - 3, 0, 0)
     table = max(3, min(jobs, int(rest * 0.45)))
-    events = max(2, min((rest - table) // 3, 12))
+    events = max(2, min((rest - table) // 4, 12))
     return Division(table, rest - table - events, events)

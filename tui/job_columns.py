@@ -47,7 +47,9 @@ def _last(column: str) -> Callable[[JobView], float | None]:
 COLUMNS: tuple[JobColumn, ...] = (
     JobColumn(Column("mark", "", 2, tight=True), cells.mark, lambda j: None),
     JobColumn(
-        Column("name", "job", 14, short=10, stretch=26), cells.name, lambda j: j.name.lower()
+        Column("name", "job", 14, short=10, stretch=26, middle=True),
+        cells.name,
+        lambda j: j.name.lower(),
     ),
     JobColumn(Column("state", "state", 10, short=8), cells.state, lambda j: j.verdict.state),
     JobColumn(

@@ -49,6 +49,7 @@ EVERYWHERE = (
     Key("T", "app.next_theme", "T", "", "The next theme: dark, light, safe for colour-blind eyes."),
     Key("y", "app.copy", "y", "", "Copy what is shown as text; the terminal must allow it."),
     Key("w", "app.picture", "w", "", "Write what is shown to an SVG file in the current folder."),
+    Key("ctrl+z", "app.suspend", "ctrl+z", "", "To the shell and, by fg there, back."),
     Key("q,ctrl+c", "app.quit", "q", "quit", "Leave. The jobs go on."),
 )
 

@@ -63,7 +63,7 @@ def _once(args: argparse.Namespace) -> int:
             else:
                 if len(reports) > 1:
                     print(f"{result.runs}:")
-                print(report.for_encoding(report.as_table(result), sys.stdout.encoding))
+                print(report.as_table(result, getattr(sys.stdout, "encoding", None)))
     found = [result.exit_status for result in reports if not result.error]
     return max(found, default=EXIT_NOTHING)
 

@@ -1,6 +1,7 @@
 """All jobs of a folder at one moment, as a table for people and as JSON for programs."""
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -9,7 +10,7 @@ from keras_mp.telemetry.health import EXIT_NOTHING, Verdict, exit_status, verdic
 from keras_mp.telemetry.jobs import Job
 from keras_mp.telemetry.records import encode, plain
 
-MAX_NAME = 40
+MAX_NAME = 60
 LAST_OVERFLOWS = 10
 _MARKS = {"ok": " ", "warning": "·", "error": "!"}
 _SEVERITIES = ("error", "warning", "ok")
@@ -73,7 +74,8 @@ def cells(job: Job, v: Verdict) -> dict[str, str]:
         "loss": fmt.number(job.loss),
         "scale": fmt.power_of_two(job.scale),
         "skip": fmt.share(job.skipped_share),
-        "samples/s": fmt.count(job.samples_per_second) if v.state != "stalled" else fmt.UNKNOWN,
+        # The pace of a job that hangs or broke off is history, not a rate.
+        "samples/s": fmt.count(job.samples_per_second if alive or v.state == "done" else None),
         "mem": fmt.size(job.memory_bytes),
         "ETA": fmt.duration(job.eta_seconds) if alive else fmt.UNKNOWN,
     }
@@ -83,23 +85,39 @@ def cells(job: Job, v: Verdict) -> dict[str, str]:
 _LEFT = ("job", "state", "policy")
 
 
-def as_table(report: Report) -> str:
-    """The table, one job a line, and below it what is to be said about each that is not well."""
-    rows = [cells(job, v) for job, v in report.jobs]
+def as_table(report: Report, encoding: str | None = "utf-8") -> str:
+    """The table, one job a line, and below it what is to be said about each that is not well.
+
+    Args:
+        encoding: What it is printed in. Where that lacks some of its signs they are written in
+            ASCII, before the columns are laid out: ``2^15`` is wider than ``2¹⁵``.
+    """
+    table = _laid_out(report, str)
+    try:
+        table.encode(encoding or "ascii")
+    except (UnicodeError, LookupError):
+        return _laid_out(report, fmt.ascii_only)
+    return table
+
+
+def _laid_out(report: Report, say: Callable[[str], str]) -> str:
+    rows = [{h: say(cell) for h, cell in cells(job, v).items()} for job, v in report.jobs]
     headers = list(dict.fromkeys(header for row in rows for header in row))
-    widths = {h: max(fmt.width(h), *(fmt.width(row.get(h, "")) for row in rows)) for h in headers}
+    widths = {
+        h: max(fmt.width(say(h)), *(fmt.width(row.get(h, "")) for row in rows)) for h in headers
+    }
 
     def line(mark: str, row: dict[str, str], missing: str) -> str:
         parts = [fmt.pad(row.get(h, missing), widths[h], right=h not in _LEFT) for h in headers]
-        return f"{mark} {'  '.join(parts)}".rstrip()
+        return f"{say(mark)} {'  '.join(parts)}".rstrip()
 
-    out = [line(" ", {h: h for h in headers}, "")]
+    out = [line(" ", {h: say(h) for h in headers}, "")]
     for (_, v), row in zip(report.jobs, rows, strict=True):
-        out.append(line(_MARKS[v.severity], row, fmt.UNKNOWN))
+        out.append(line(_MARKS[v.severity], row, say(fmt.UNKNOWN)))
     out.append("")
     for job, v in report.jobs:
         text = f"{_MARKS[v.severity]} {fmt.fit(job.name, MAX_NAME)}: {v.sentence}"
-        out.append(f"{text}. {v.advice}".rstrip() if v.advice else text)
+        out.append(say(f"{text}. {v.advice}".rstrip() if v.advice else text))
     return "\n".join(out)
 
 
@@ -162,12 +180,3 @@ def describe(job: Job, v: Verdict) -> dict[str, Any]:
         "loading": job.loading,
         "problems": list(job.problems),
     }
-
-
-def for_encoding(text: str, encoding: str | None) -> str:
-    """``text``, or its ASCII form where ``encoding`` lacks some of its signs."""
-    try:
-        text.encode(encoding or "ascii")
-    except (UnicodeError, LookupError):
-        return fmt.ascii_only(text)
-    return text

@@ -19,6 +19,7 @@ class FakeGpu:
     temperature: int | None = 61
     milliwatts: int | None = 412_000
     processes: dict[int, int | None] = field(default_factory=dict)
+    lost: bool = False  # fallen off the bus
 
 
 class FakeNvml:
@@ -47,6 +48,8 @@ class FakeNvml:
         return len(self.gpus)
 
     def nvmlDeviceGetHandleByIndex(self, index: int) -> FakeGpu:
+        if self.gpus[index].lost:
+            raise NVMLError("GPU is lost")
         return self.gpus[index]
 
     def nvmlDeviceGetName(self, gpu: FakeGpu) -> bytes:

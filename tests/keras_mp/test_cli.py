@@ -142,6 +142,47 @@ def test_locale_without_the_signs_gets_ascii(tmp_path):
     assert "–" in keras_mp("monitor", tmp_path, "--once", PYTHONIOENCODING="utf-8").stdout.decode()
 
 
+def test_without_unicode_the_columns_stay_straight(tmp_path):
+    write_job(tmp_path, "数字識別", healthy(scale=2.0**-14), scaler=SCALER)
+    write_job(tmp_path, "plain", healthy(scale=None))
+    rows = keras_mp("monitor", tmp_path, "--once", PYTHONIOENCODING="ascii").stdout.splitlines()
+    title, first, second = (row.decode() for row in rows[:3])
+    assert {"????", "plain"} == {first.split()[0], second.split()[0]}
+    assert "2^-14" in first + second
+    for column in ("state", "policy"):
+        assert {row[title.index(column) - 1] for row in (first, second)} == {" "}
+    for column in ("scale", "skip", "mem"):
+        end = title.index(column) + len(column)
+        assert {row[end : end + 1] for row in (first, second)} == {" "}
+        assert " " not in {row[end - 1] for row in (first, second)}, f"all end under {column}"
+
+
+def test_the_pace_of_a_job_that_broke_off_is_no_rate(tmp_path):
+    failed = r.End(step=564, time=time.time(), status="failed", reason="out of memory")
+    write_job(tmp_path, "a", healthy(), failed, scaler=SCALER)
+    title, row = keras_mp("monitor", tmp_path, "--once").stdout.decode().splitlines()[:2]
+    end = title.index("samples/s") + len("samples/s")
+    assert row[end - 1] == "–"
+
+
+@pytest.mark.parametrize("form", ["--once", "--json"])
+def test_output_that_cannot_be_written_is_said_in_a_sentence(tmp_path, form):
+    write_job(tmp_path, "a", healthy(), scaler=SCALER)
+    command = [sys.executable, "-m", "keras_mp.cli", "monitor", str(tmp_path), form]
+    with open("/dev/full", "w") as full:
+        result = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, timeout=120)
+    assert result.returncode == 2
+    assert b"Traceback" not in result.stderr
+    assert b"cannot be written: No space left on device" in result.stderr
+
+
+def test_a_closed_output_leaves_the_exit_status(tmp_path):
+    write_job(tmp_path, "a", healthy(), scaler=SCALER)
+    command = f"{sys.executable} -m keras_mp.cli monitor {tmp_path} --once >&-"
+    result = subprocess.run(["sh", "-c", command], stderr=subprocess.PIPE, timeout=120)
+    assert (result.returncode, result.stderr) == (0, b"")
+
+
 def test_no_escape_sequence_in_what_is_printed(tmp_path):
     write_job(tmp_path, "a", healthy(), scaler=SCALER, name="\x1b[31mred\x1b[0m")
     assert b"\x1b" not in keras_mp("monitor", tmp_path, "--once").stdout

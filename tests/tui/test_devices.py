@@ -61,6 +61,33 @@ def test_without_a_gpu_it_says_why(nvml, words):
     assert words in devices.reason
 
 
+def test_a_lost_gpu_leaves_the_others_their_numbers():
+    gpus = FakeGpu(lost=True), FakeGpu(name="NVIDIA L4"), FakeGpu(name="NVIDIA T4")
+    told = DeviceReader(FakeNvml(*gpus)).read(100.0).gpus
+    assert [(gpu.index, gpu.name) for gpu in told] == [(1, "NVIDIA L4"), (2, "NVIDIA T4")]
+
+
+def test_what_the_package_cannot_decode_or_lacks_does_not_end_the_watch(runs):
+    class Old(FakeNvml):
+        nvmlDeviceGetPowerUsage = property()  # an older package has no such function
+
+        def nvmlDeviceGetName(self, gpu):
+            return b"NVIDIA \xff".decode()  # as nvidia-ml-py does, on some cards' names
+
+    reader = DeviceReader(Old(FakeGpu()))
+    (gpu,) = reader.read(100.0).gpus
+    assert (gpu.name, gpu.power, gpu.temperature) == ("GPU", None, 61)
+    reader.close()
+
+    class Broken(FakeNvml):
+        def nvmlInit(self):
+            raise OSError("libnvidia-ml.so.1: file too short")
+
+    snapshot = runs.add("float32").app(devices=DeviceReader(Broken())).reader.look(None)
+    assert [job.name for job in snapshot.jobs] == ["float32"]
+    assert "file too short" in snapshot.devices.reason
+
+
 def test_nvml_is_asked_once_a_second_at_most():
     nvml = FakeNvml(FakeGpu())
     reader = DeviceReader(nvml)

@@ -21,14 +21,24 @@ ESCAPES = re.compile(rb"\x1b(\[[0-?]*[ -/]*[@-~]|[\]PX^_].*?(\x1b\\|\x07)|[@-Z\\
 class Terminal:
     """A program in a pseudo-terminal of its own."""
 
-    def __init__(self, *arguments: str, columns: int = 120, rows: int = 40, **environment: str):
+    def __init__(
+        self,
+        *arguments: str,
+        columns: int = 120,
+        rows: int = 40,
+        shell: str | None = None,
+        **environment: str,
+    ):
         self.output = b""
+        command = [sys.executable, "-c", MAIN, *arguments]
+        if shell is not None:  # a script in which $@ is the program
+            command = ["bash", "-c", shell, "bash", *command]
         self.pid, self._fd = pty.fork()
         if self.pid == 0:
             env = os.environ | {"TERM": "xterm-256color"} | environment
             for fixed in ("COLUMNS", "LINES"):  # pytest-xdist sets them; they win over the ioctl
                 env.pop(fixed, None)
-            os.execve(sys.executable, [sys.executable, "-c", MAIN, *arguments], env)
+            os.execvpe(command[0], command, env)
         self.resize(columns, rows)
 
     def resize(self, columns: int, rows: int) -> None:
@@ -110,6 +120,27 @@ def test_ctrl_c_quits_cleanly(open_terminal):
     terminal = open_terminal("monitor", str(RECORDED))
     terminal.wait_for("quit")
     terminal.send("\x03")
+    assert terminal.exit_status() == 0
+
+
+def test_ctrl_z_gives_the_terminal_to_the_shell_and_fg_brings_all_of_it_back(open_terminal):
+    terminal = open_terminal(
+        *("monitor", str(RECORDED)), shell='set -m; "$@"; echo the shell; fg; echo the end'
+    )
+    terminal.wait_for("quit")
+    terminal.send("\x1a")
+    terminal.wait_for("the shell", "need you", "samples/s", "quit")  # and all is drawn anew
+    terminal.send("q")
+    terminal.wait_for("the end")
+    assert terminal.exit_status() == 0
+
+
+def test_without_a_shell_behind_it_ctrl_z_does_not_freeze_the_terminal(open_terminal):
+    terminal = open_terminal("monitor", str(RECORDED))
+    terminal.wait_for("quit")
+    terminal.send("\x1a")
+    terminal.wait_for("no shell behind")
+    terminal.send("q")
     assert terminal.exit_status() == 0
 
 

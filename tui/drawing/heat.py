@@ -7,9 +7,15 @@ import numpy as np
 from tui.drawing.downsample import Floats, bridge, minmax
 from tui.drawing.roles import Role, Row
 
-# Light to full; each level has a sign of its own, so that no colour is needed to read it.
-_UNICODE, _ASCII = "·░▒▓█", ".:+#@"
+# Light to full, and a cross for what overflows; each level has a sign of its own, so that no colour
+# is needed to read it.
+_UNICODE, _ASCII = "·░▒▓█×", ".:+#@x"
 _ROLES: tuple[Role, ...] = ("faint", "muted", "text", "warn", "bad")
+
+
+def signs(unicode: bool = True) -> str:
+    """The sign of each level, and the cross."""
+    return _UNICODE if unicode else _ASCII
 
 
 @dataclass(frozen=True)
@@ -50,7 +56,7 @@ def strip(
         bad: Values as many as ``y``; where one is above 0 the cell is a cross.
     """
     worst = _worst(x, y, span, width, levels.rising)
-    signs = np.array([" ", *(_UNICODE if unicode else _ASCII), "×" if unicode else "x"])
+    shown = " " + signs(unicode)
     level = levels.of(worst)
     if bad is not None:
         broken = _worst(x, np.nan_to_num(bad), span, width, True)
@@ -60,7 +66,7 @@ def strip(
     for start, stop in zip([0, *changes], [*changes, width], strict=True):
         at = int(level[start])
         role: Role = "text" if at < 0 else "bad" if at == 5 else _ROLES[at]
-        out.append((str(signs[at + 1]) * int(stop - start), role))
+        out.append((shown[at + 1] * int(stop - start), role))
     return out
 
 

@@ -46,9 +46,40 @@ def fit_end(text: str, width: int) -> str:
     """At most ``width`` cells: of a longer text, such as a path, the end."""
     if cell_len(text) <= width:
         return text
+    text = text[-4 * max(width, 1) :]  # more than fits, whatever marks its letters carry
     while text and cell_len(text) >= width:
         text = text[1:]
     return f"…{text}" if width > 0 else ""
+
+
+def shorten(text: str, width: int) -> str:
+    """At most ``width`` cells: of a longer name the beginning and the end.
+
+    The names of a sweep differ at their end, and so do those that are a model and a date.
+    """
+    if cell_len(text) <= width:
+        return text
+    head = fit(text, max(0, width - 1 - (width - 1) // 2), ellipsis="")
+    return head.rstrip() + fit_end(text, width - cell_len(head.rstrip()))
+
+
+def wrap(text: str, width: int, taken: int = 0) -> list[str]:
+    """Lines of at most ``width`` cells, the first with ``taken`` cells less; at least one.
+
+    ``textwrap`` counts letters, not cells: in Chinese its lines are twice as wide as the screen.
+    """
+    lines, room = [""], width - taken
+    for word in text.split():
+        joined = f"{lines[-1]} {word}" if lines[-1] else word
+        if cell_len(joined) <= room:
+            lines[-1] = joined
+            continue
+        if lines[-1] or room < width:
+            lines.append("")
+            room = width
+        first, *rest = chop_cells(word, width)
+        lines[-1:] = [first, *rest]
+    return lines
 
 
 # What an encoding without Unicode shows instead. One character each, so that widths stay; the

@@ -1,6 +1,5 @@
 """Two or more jobs over one another; two of them also as a pair, in figures and words."""
 
-import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import ClassVar
@@ -15,7 +14,7 @@ from keras_mp.telemetry.format import count, number
 from tui import charts, export
 from tui.drawing.chart import LINES, Chart
 from tui.drawing.roles import Row
-from tui.drawing.text import fit
+from tui.drawing.text import fit, shorten, wrap
 from tui.job_columns import BY_KEY
 from tui.keys import COMPARE, EVERYWHERE, bindings, hints
 from tui.look import Look
@@ -30,7 +29,7 @@ from tui.window import Span, Window
 # (column, cells, cells in its short form)
 _COLUMNS = (
     *(("state", 9, 8), ("policy", 15, 8), ("step", 11, 9), ("loss", 9, 7), ("scale", 6, 5)),
-    *(("rate", 8, 6), ("memory", 8, 6)),
+    *(("rate", 9, 6), ("memory", 8, 6)),
 )
 NARROW = 100
 
@@ -48,27 +47,32 @@ class Legend(Lines):
         self.redraw()
 
     def rows(self, width: int, height: int) -> Sequence[Row]:
-        say = self._look.say
+        say, columns = self._look.say, {key: BY_KEY[key].column for key, *_ in _COLUMNS}
         longest = max((cell_len(say(job.name)) for job in self._jobs), default=0)
         short = width < NARROW
         widths = {key: small if short else wide for key, wide, small in _COLUMNS}
         room = width - 4 - sum(w + 1 for w in widths.values())
         name_width = max(12, min(longest + 2, room))
-        rows: list[Row] = []
+        titles = " " * (3 + name_width)
+        for key, cells in widths.items():
+            title = (short and columns[key].short_title) or columns[key].title
+            titles += " " + fit(title, cells, columns[key].right)
+        rows: list[Row] = [[(titles, "muted")]]
         for job, role in zip(self._jobs, LINES, strict=False):
-            row: Row = [("── ", role), (fit(say(job.name), name_width), "strong")]
+            name = fit(shorten(say(job.name), name_width), name_width)
+            row: Row = [("── ", role), (name, "strong")]
             for key, cells in widths.items():
                 text, tone = BY_KEY[key].cell(job, short)
-                right = BY_KEY[key].column.right
-                row.append((" " + fit(say(text), cells, right), tone))
+                row.append((" " + fit(say(text), cells, columns[key].right), tone))
             rows.append(row)
         if len(self._jobs) == 2:
-            pair = compare(*self._jobs)
+            # Names may be cut in the sentences, what is said of them may not.
+            called = [replace(job, name=shorten(job.name, width // 3)) for job in self._jobs]
+            pair = compare(*called)
             first, *reasons = pair.sentences()
-            text = say(f"{pair.mixed.name} · {first}")
-            rows += [[(line, "text")] for line in textwrap.wrap(text, width)]
+            rows += [[(line, "text")] for line in wrap(say(f"{pair.mixed.name} · {first}"), width)]
             for reason in reasons:
-                rows += [[(line, "warn")] for line in textwrap.wrap(say(reason), width)]
+                rows += [[(line, "warn")] for line in wrap(say(reason), width)]
         return rows
 
 

@@ -41,7 +41,8 @@ class DevicesScreen(ShownScreen):
         self._header = TableHeader(self._table, id="titles")
         self._notice = Notice()
         self._charts = [ChartView(id=f"chart{n}", classes="chart") for n in range(2)]
-        self._footer = KeyBar(hints((*DEVICES, *EVERYWHERE)), id="keys")
+        elsewhere = [key for key in EVERYWHERE if key.action != "app.devices"]
+        self._footer = KeyBar(hints((*DEVICES, *elsewhere)), id="keys")
 
     def compose(self) -> ComposeResult:
         yield self._status
@@ -86,13 +87,14 @@ class DevicesScreen(ShownScreen):
 
     def _lay_out(self) -> None:
         height = self.size.height
-        cards = min(self._cards.needed(), max(3, height - 12))
+        cards = min(self._cards.needed(self.size.width - 2), max(3, height - 12))
         self._cards.styles.height = cards
         rest = height - 3 - cards - 3  # and the spaces between them
+        self._header.display = bool(self._jobs)
         rows = max(2, min(len(self._jobs), rest - MIN_CHART_HEIGHT, rest // 2))
         self._table.display = bool(self._jobs)
         self._table.styles.height = rows
-        taken = rows if self._jobs else NOTICE_HEIGHT
+        taken = rows if self._jobs else NOTICE_HEIGHT - 1  # and no titles
         self.query_one("#charts").styles.height = max(0, rest - taken)
 
     def _cells(self, index: int, plan: Layout) -> list[Piece]:

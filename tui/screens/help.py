@@ -8,22 +8,31 @@ from rich.cells import cell_len
 from textual.app import ComposeResult
 from textual.screen import ModalScreen
 
+from tui.drawing.heat import signs
 from tui.drawing.roles import Row
 from tui.drawing.text import fit
 from tui.keys import Key
+from tui.look import Look
+from tui.widgets.key_bar import key_name
 from tui.widgets.lines import ROLE_CLASSES, Lines
 
-KEY_WIDTH = 10
-SIGNS: tuple[tuple[str, str], ...] = (
-    ("!", "the job needs a person: NaN, a collapsing or exhausted scale, stalled, dead, failed"),
-    ("·", "worth a look: a thrashing scale, steps slower than usual, a NaN of the past"),
-    ("↑ ●", "pinned; marked for a comparison"),
-    ("┴", "under a chart: a skipped step, whose gradients overflowed at the scale of that moment"),
-    ("×", "under a chart: the loss was not finite there"),
-    ("·░▒▓█", "numerics: less than 0.1 %, 1 %, 5 %, 20 % or more is lost; × overflows"),
-    ("–", "not known, or not measured"),
-    ("skip", "skipped steps of all attempted ones; a dynamic scale skips one now and then"),
-)
+
+def meanings(look: Look) -> tuple[tuple[str, str], ...]:
+    """The signs of the screens, and what they mean."""
+    heat = signs(look.unicode)
+    return (
+        ("!", "the job needs you: NaN, a collapsing or exhausted scale, stalled, dead, failed"),
+        ("·", "worth a look: a thrashing scale, steps slower than usual, a NaN of the past"),
+        ("↑ ●", "pinned; marked for a comparison"),
+        ("┴", "under a chart: a skipped step; gradients overflowed at the scale of that moment"),
+        ("×", "under a chart: the loss was not finite there"),
+        (
+            heat[:-1],
+            f"numerics: less than 0.1 %, 1 %, 5 %, 20 % or more is lost; {heat[-1]} overflows",
+        ),
+        ("–", "not known, or not measured"),
+        ("skip", "skipped steps of all attempted ones; a dynamic scale skips one now and then"),
+    )
 
 
 # Keys that move the text where it is longer than the screen: how far, in rows or pages.
@@ -42,6 +51,7 @@ class HelpText(Lines):
     def __init__(self, sections: Sequence[tuple[str, Sequence[tuple[str, str]]]]):
         super().__init__()
         self._sections = sections
+        self._keys = 2 + max(cell_len(key) for _, entries in sections for key, _ in entries)
         self._top = 0
 
     def rows(self, width: int, height: int) -> Sequence[Row]:
@@ -49,16 +59,16 @@ class HelpText(Lines):
         for title, entries in self._sections:
             rows += [[(title, "strong")]]
             for key, text in entries:
-                first, *rest = textwrap.wrap(text, max(20, width - KEY_WIDTH))
-                rows.append([(fit(key, KEY_WIDTH), "key"), (first, "text")])
-                rows += [[(" " * KEY_WIDTH + line, "text")] for line in rest]
+                first, *rest = textwrap.wrap(text, max(20, width - self._keys))
+                rows.append([(fit(key, self._keys), "key"), (first, "text")])
+                rows += [[(" " * self._keys + line, "text")] for line in rest]
             rows += [[]]
         rows = rows[:-1]
         if len(rows) <= height:
             return rows
         self._top = min(max(self._top, 0), len(rows) - height + 1)
         shown = rows[self._top : self._top + height - 1]
-        more = "more below: ↓" if self._top + height - 1 < len(rows) else "the end; ↑ goes back"
+        more = "more below: down" if self._top + height - 1 < len(rows) else "the end; up goes back"
         return [*shown, [(more, "muted")]]
 
     def scroll(self, by: int, pages: bool) -> bool:
@@ -74,7 +84,7 @@ class HelpText(Lines):
         return sum(len(entries) + 2 for _, entries in self._sections) - 1
 
     def width_needed(self) -> int:
-        return max(cell_len(t) for _, entries in self._sections for _, t in entries) + KEY_WIDTH
+        return max(cell_len(t) for _, entries in self._sections for _, t in entries) + self._keys
 
 
 class HelpScreen(ModalScreen[None]):
@@ -86,13 +96,13 @@ class HelpScreen(ModalScreen[None]):
 
     COMPONENT_CLASSES: ClassVar[set[str]] = ROLE_CLASSES
 
-    def __init__(self, screen_keys: Sequence[Key], keys: Sequence[Key]):
+    def __init__(self, screen_keys: Sequence[Key], keys: Sequence[Key], look: Look):
         super().__init__()
         self._text = HelpText(
             (
-                ("This screen", [(k.shown, k.text) for k in screen_keys if k.text]),
-                ("Everywhere", [(k.shown, k.text) for k in keys]),
-                ("Signs", SIGNS),
+                ("This screen", [(key_name(k.shown, look), k.text) for k in screen_keys if k.text]),
+                ("Everywhere", [(key_name(k.shown, look), k.text) for k in keys]),
+                ("Signs", meanings(look)),
             )
         )
 

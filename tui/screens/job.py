@@ -9,6 +9,7 @@ from textual.binding import BindingType
 from textual.containers import Grid, Horizontal
 
 from tui import charts, export
+from tui.division import AIRY
 from tui.keys import EVERYWHERE, JOB, Key, bindings, hints
 from tui.screens.base import ShownScreen
 from tui.snapshot import JobView
@@ -93,7 +94,10 @@ class JobScreen(ShownScreen):
         width, height = self.size.width, self.size.height
         below = min(12, max(3, height // 5))
         self.query_one("#below").styles.height = below
-        room = height - 5 - below - self.EXTRA
+        # On a low terminal the space under the status line is the verdict's fourth row.
+        space = 1 if height >= AIRY else 0
+        self._verdict.styles.margin = (space, 0, 0, 0)
+        room = height - 5 - space - below - self.EXTRA
         across = max(1, min(4, width // CHART_WIDTH, self._count))
         down = max(1, min(room // CHART_HEIGHT, -(-self._count // across)))
         across = min(across, -(-self._count // down))  # six in three columns leave no hole

@@ -14,6 +14,7 @@ from tui import export, missing
 from tui.arrangement import Arrangement
 from tui.division import divide
 from tui.drawing.roles import Piece
+from tui.drawing.text import wrap
 from tui.job_columns import BY_KEY, COLUMNS
 from tui.keys import EVERYWHERE, JOBS, bindings, hints
 from tui.screens.base import ShownScreen
@@ -116,7 +117,9 @@ class JobsScreen(ShownScreen):
         else:
             self._order = [key for key in self._order if key in self._jobs]
         said = missing.sentences(snapshot, len(self._order), self._places, self.arrangement.filter)
-        self._notice.sentences = [self.monitor.look.say(sentence) for sentence in said]
+        room = max(20, self.size.width - 2)
+        say = self.monitor.look.say
+        self._notice.sentences = [line for words in said for line in wrap(say(words), room)]
         if (len(self._order), self._notice.sentences) != before:
             self._divide()
         self._notice.redraw()

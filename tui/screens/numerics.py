@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable
 from typing import ClassVar
 
+from rich.cells import cell_len
 from textual import on
 from textual.app import ComposeResult
 from textual.binding import BindingType
@@ -12,6 +13,7 @@ from keras_mp.numerics.rows import Kind
 from keras_mp.telemetry.format import count, power_of_two
 from tui import export, numerics
 from tui.drawing.roles import Row
+from tui.drawing.text import shorten
 from tui.keys import EVERYWHERE, NUMERICS, bindings, hints
 from tui.numerics import FORMATS, TITLES, Shown, Tensor
 from tui.screens.base import ShownScreen
@@ -121,16 +123,19 @@ class NumericsScreen(ShownScreen):
     def _words(self, job: JobView | None) -> Row:
         if job is None:
             return [("The job is gone.", "muted")]
-        row: Row = [(job.name, "strong")]
         if self.kind is None:
-            return row
-        what = {"lost": "share lost to underflow", "headroom": "doublings to overflow"}[self.shown]
+            return [(job.name, "strong")]
+        wide, say = self.size.width >= 100, self.monitor.look.say
+        lost = "share lost to underflow" if wide else "lost to underflow"
+        what = {"lost": lost, "headroom": "doublings to overflow"}[self.shown]
         said = f" · {TITLES[self.kind]} in {self.format} · {what}"
         scale = self.scale if self.scale is not None else self._own_scale
         if self.kind != "activation" and scale is not None:
-            said += f" · loss scale {power_of_two(scale)}"
-            said += "" if self.scale is None else " in the figures and bars"
-        return [*row, (said, "text")]
+            said += f" · {'loss ' if wide else ''}scale {power_of_two(scale)}"
+            said += " in the figures and bars" if wide and self.scale is not None else ""
+        said = say(said)
+        name = shorten(say(job.name), max(10, self.size.width - 2 - cell_len(said)))
+        return [(name, "strong"), (said, "text")]
 
     @property
     def _own_scale(self) -> float | None:

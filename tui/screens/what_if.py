@@ -1,6 +1,5 @@
 """What another setting of the loss scale would have made of a run: moved by keys, told at once."""
 
-import textwrap
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -19,7 +18,7 @@ from keras_mp.telemetry.history import History, history_of
 from keras_mp.telemetry.replay import Outcome, what_if
 from tui.drawing.chart import Chart, Series
 from tui.drawing.roles import Role, Row
-from tui.drawing.text import fit
+from tui.drawing.text import fit, shorten, wrap
 from tui.keys import EVERYWHERE, WHAT_IF, bindings, hints
 from tui.look import Look
 from tui.recording import Recording
@@ -129,16 +128,15 @@ class WhatIfScreen(ShownScreen):
         self._chart.show(self._drawn(look), look.charset)
 
     def _said(self, width: int) -> list[Row]:
-        name = self.run.name
+        name = self.monitor.look.say(self.run.name)
         if self._problem:
-            return _wrapped(self._problem, width, "warn", [(name, "strong")])
+            return _wrapped(self._problem, width, "warn", [(shorten(name, width), "strong")])
         if self.outcome is None or self.history is None:
+            name = shorten(name, width // 2)
             return [[(name, "strong"), (" · reading the journal …", "muted")]]
         outcome = self.outcome
-        row: Row = [
-            (name, "strong"),
-            (f" · what if the loss scale had been {self.setting}?", "text"),
-        ]
+        asked = f" · what if the loss scale had been {self.setting}?"
+        row: Row = [(shorten(name, max(10, width - len(asked))), "strong"), (asked, "text")]
         role: Role = "warn" if outcome.wasted > outcome.recorded else "good"
         notes = "; ".join(self.history.notes)
         told = _wrapped(outcome.sentence, width, role, row)[:3]
@@ -222,7 +220,7 @@ class WhatIfScreen(ShownScreen):
 
 
 def _wrapped(text: str, width: int, role: Role, first: Row) -> list[Row]:
-    rows: list[Row] = [[(line, role)] for line in textwrap.wrap(text, width)]
+    rows: list[Row] = [[(line, role)] for line in wrap(text, width)]
     return [first, *rows]
 
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tui.drawing.roles import Piece, Row
-from tui.drawing.text import fit
+from tui.drawing.text import fit, shorten
 
 # From this rank on a column is shown only where there is room to spare.
 SPARE = 10
@@ -22,6 +22,7 @@ class Column:
         rank: The higher, the earlier the column leaves when there is no room; 0 never leaves.
         stretch: Takes up to this many cells more when there is room.
         tight: The next column follows without a gap.
+        middle: Of what is too long the middle is cut, not the end.
     """
 
     key: str
@@ -33,6 +34,7 @@ class Column:
     stretch: int = 0
     short_title: str = ""
     tight: bool = False
+    middle: bool = False
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,7 @@ class Layout:
         out: Row = []
         lead = ""
         for place, (text, role) in zip(self.places, cells, strict=True):
+            text = shorten(text, place.width) if place.column.middle else text
             out.append((lead + fit(text, place.width, place.column.right), role))
             lead = "" if place.column.tight else " " * self.gap
         return out

@@ -6,7 +6,7 @@ from keras_mp.telemetry.format import UNKNOWN, share, size
 from tui.devices import NO_DEVICES, Devices, Gpu
 from tui.drawing.bar import bar
 from tui.drawing.roles import Row
-from tui.drawing.text import fit
+from tui.drawing.text import fit, wrap
 from tui.look import Look
 from tui.room import others
 from tui.snapshot import JobView
@@ -16,7 +16,7 @@ NAME, AMOUNT, PERCENT, REST = 24, 15, 6, 34
 
 
 class DeviceCards(Lines):
-    """A row for each GPU and one for the machine; two rows each where there is room for them."""
+    """A row for each GPU and one for the machine, and why there is no GPU."""
 
     def __init__(self, *, id: str | None = None):
         super().__init__(id=id)
@@ -28,10 +28,9 @@ class DeviceCards(Lines):
         self._devices, self._jobs, self._look = devices, jobs, look
         self.redraw()
 
-    def needed(self) -> int:
+    def needed(self, width: int) -> int:
         """Rows that all of it takes."""
-        hosts = self._devices.all
-        return 1 + sum(len(d.gpus) + bool(d.reason) + 1 + (len(hosts) > 1) for d in hosts)
+        return len(self.rows(width, 0))
 
     def rows(self, width: int, height: int) -> Sequence[Row]:
         hosts, say = self._devices.all, self._look.say
@@ -42,7 +41,7 @@ class DeviceCards(Lines):
             rows += [self._gpu(gpu, devices.host, width) for gpu in devices.gpus]
             rows.append(self._machine(devices, width))
             if devices.reason:
-                rows.append([(fit(say(devices.reason), width), "muted")])
+                rows += [[(line, "muted")] for line in wrap(say(devices.reason), width)]
         return rows
 
     def _machine(self, devices: Devices, width: int) -> Row:

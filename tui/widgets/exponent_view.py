@@ -53,11 +53,11 @@ class ExponentView(Lines):
         return [(say(row.name), "strong"), (say("  " + " · ".join(facts)), "muted")]
 
     def _words(self, tensor: Tensor, scale: float, width: int) -> Row:
-        row, say = tensor.row, self._look.say
+        row, say, narrow = tensor.row, self._look.say, width < 100
         told = row.shares(self._format, scale)
         where = self._format
         if row.tensor != "activation":
-            own = " (its own)" if scale == row.scale and width >= 100 else ""
+            own = " (its own)" if scale == row.scale and not narrow else ""
             where += f" at {power_of_two(scale)}{own}"
         lost = told.lost_of_nonzero
         room, role = room_text(tensor, self._format, scale)
@@ -65,9 +65,10 @@ class ExponentView(Lines):
             (f"lost {share(lost)}", lost_role(lost)),
             (f"subnormal {share(told.subnormal)}", "text"),
             (f"overflow {share(told.overflow)}", "bad" if told.overflow else "text"),
-            (f"room {room} doublings", role),
-            (f"normal {share(told.normal + told.near)}", "muted"),
+            (f"room {room}" if narrow else f"room {room} doublings", role),
         ]
+        if not narrow:
+            parts.append((f"normal {share(told.normal + told.near)}", "muted"))
         if told.nan:
             parts.insert(0, (f"NaN {share(told.nan)}", "bad"))
         out: Row = [(say(where), "text")]

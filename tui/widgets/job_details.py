@@ -7,7 +7,7 @@ from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
 
 from tui import charts
-from tui.division import AIRY, TWO_ROWS, Division, verdict_rows
+from tui.division import AIRY, TWO_ROWS, Division
 from tui.look import Look
 from tui.snapshot import JobView
 from tui.widgets.chart_view import ChartView
@@ -43,7 +43,6 @@ class JobDetails(Vertical):
         # Not by a class: that would match the style sheet against the whole screen anew.
         for part in (self._above, self._below, self._events):
             part.styles.margin = (space, 0, 0, 0)
-        self._verdict.styles.height = verdict_rows(height)
         two = parts.charts >= TWO_ROWS
         self._below.display = two
         self._above.styles.height = parts.charts // 2 if two else parts.charts

@@ -1,12 +1,13 @@
 """The line of keys at the foot of a screen; a click on one presses it."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rich.cells import cell_len
 from textual import events
 
 from tui.drawing.roles import Row
+from tui.look import Look
 from tui.widgets.lines import Lines
 
 
@@ -23,6 +24,21 @@ class Hint:
     rank: int = 0
 
 
+# Keys whose sign a terminal without Unicode lacks. "<" for enter would be another key.
+_SPELLED = {
+    "↑↓": "up/down",
+    "← →": "left/right",
+    "⇧← ⇧→": "shift+left/right",
+    "⏎": "enter",
+    "⇧tab": "shift+tab",
+}
+
+
+def key_name(key: str, look: Look) -> str:
+    """A key as this terminal can show it."""
+    return key if look.unicode else _SPELLED.get(key, key)
+
+
 class KeyBar(Lines):
     def __init__(self, hints: Sequence[Hint], *, id: str | None = None):
         super().__init__(id=id)
@@ -35,7 +51,8 @@ class KeyBar(Lines):
             self.redraw()
 
     def rows(self, width: int, height: int) -> Sequence[Row]:
-        self._kept = list(self.hints)
+        look = getattr(self.app, "look", Look())
+        self._kept = [replace(hint, key=key_name(hint.key, look)) for hint in self.hints]
         while len(self._kept) > 1 and sum(map(_width, self._kept)) - 3 > width:
             self._kept.remove(max(reversed(self._kept), key=lambda h: h.rank))
         row: Row = []

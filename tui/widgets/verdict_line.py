@@ -1,11 +1,12 @@
 """What is to be said about the selected job: the verdict, what to do, and the facts beside it."""
 
-import textwrap
 from collections.abc import Sequence
+
+from rich.cells import cell_len
 
 from keras_mp.telemetry.format import duration, number, share, whole
 from tui.drawing.roles import Role, Row
-from tui.drawing.text import fit
+from tui.drawing.text import fit, shorten, wrap
 from tui.job_cells import elapsed, epoch_text
 from tui.snapshot import JobView
 from tui.widgets.job_lines import JobLines
@@ -19,17 +20,18 @@ class VerdictLine(JobLines):
         if job is None:
             return []
         verdict = job.verdict
-        name = say(job.name)
-        sentence = say(verdict.sentence)
-        lines = textwrap.wrap(f"{name} · {sentence}", width) or [name]
-        rows: list[Row] = [[(line, _ROLE[verdict.severity])] for line in lines]
-        rows[0] = [(name[:width], "strong"), (lines[0][len(name) :], _ROLE[verdict.severity])]
+        role, sentence = _ROLE[verdict.severity], say(verdict.sentence)
+        # A name may be cut, what is wrong with it may not.
+        name = shorten(say(job.name), max(width // 3, width - 3 - cell_len(sentence)))
+        first, *others = wrap(sentence, width, taken=cell_len(name) + 3)
+        rows: list[Row] = [[(name, "strong"), (f" · {first}", role)]]
+        rows += [[(line, role)] for line in others]
         if verdict.advice:
-            rows += [[(line, "text")] for line in textwrap.wrap(say(verdict.advice), width)]
+            rows += [[(line, "text")] for line in wrap(say(verdict.advice), width)]
         else:
-            others = [f for f in verdict.findings if f not in verdict.sentence][:2]
-            if others:
-                rows.append([(say(" · ".join(others)), "muted")])
+            more = [f for f in verdict.findings if f not in verdict.sentence][:2]
+            if more:
+                rows.append([(say(" · ".join(more)), "muted")])
         if len(rows) > max(1, height - 1):
             # What to do comes before the facts; what does not fit ends in an ellipsis.
             kept = rows[:height]

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from tui.drawing.text import clean, fit, fit_end, plain
+from tui.drawing.text import clean, fit, fit_end, plain, shorten, wrap
 
 
 def test_text_is_padded_or_cut_to_the_width():
@@ -23,6 +23,36 @@ def test_of_a_path_the_end_is_kept():
     assert fit_end("/data/runs", 6) == "…/runs"
     assert fit_end("/data/数字", 5) == "…数字"
     assert fit_end("/data/runs", 1) == "…" and fit_end("/data/runs", 0) == ""
+
+
+def test_of_a_name_the_middle_is_cut():
+    assert shorten("resnet50", 8) == "resnet50"
+    assert shorten("resnet50-seed1", 9) == "resn…eed1"
+    assert shorten("数字識別模型", 9) == "数字…模型"
+    assert [shorten("resnet50", width) for width in range(4)] == ["", "…", "r…", "r…0"]
+
+
+@given(st.text(max_size=60), st.integers(0, 40))
+def test_a_shortened_name_is_never_wider_than_its_room(name, width):
+    assert cell_len(shorten(clean(name), width)) <= width
+
+
+def test_lines_are_broken_at_spaces_and_counted_in_cells():
+    assert wrap("one two three", 8) == ["one two", "three"]
+    assert wrap("one two three", 8, taken=5) == ["one", "two", "three"]
+    assert wrap("one two", 8, taken=6) == ["", "one two"]
+    assert wrap("数字識別 模型", 8) == ["数字識別", "模型"]
+    assert wrap("abcdefghij kl", 4) == ["abcd", "efgh", "ij", "kl"]
+    assert wrap("", 8) == [""]
+
+
+@given(st.text(max_size=80), st.integers(2, 40), st.integers(0, 40))
+def test_wrapped_lines_fit_and_lose_no_word(text, width, taken):
+    text = clean(text)
+    first, *others = wrap(text, width, min(taken, width))
+    assert cell_len(first) <= width - min(taken, width)
+    assert all(cell_len(line) <= width for line in others)
+    assert "".join([first, *others]).replace(" ", "") == "".join(text.split())
 
 
 @given(st.text(max_size=30), st.integers(0, 40), st.booleans())

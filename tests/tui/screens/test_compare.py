@@ -49,6 +49,21 @@ async def test_space_marks_the_jobs_to_compare(runs):
         assert "as fast as" not in legend, "three jobs are no pair"
 
 
+@pytest.mark.parametrize("size", [(80, 24), (120, 40)])
+async def test_each_figure_of_a_job_has_a_title(runs, size):
+    app = runs.add("float32", "float16-scaled").app()
+    async with app.run_test(size=size) as pilot:
+        await open_on(app, pilot)
+        await pilot.press("c")
+        await pilot.pause()
+        titles, *rows = app.screen.query_one("#legend").text()[:3]
+        (row,) = [row for row in rows if "float16-scaled" in row]
+        for title, value in (("loss", "9.6" if size[0] == 80 else "0.000958"), ("scale", "2¹⁵")):
+            end = titles.index(title) + len(title)
+            assert row[:end].split()[-1].startswith(value), f"{value} ends under {title}"
+        assert "smp/s" in titles or "samples/s" in titles
+
+
 async def test_without_a_twin_it_says_what_to_do(runs):
     app = runs.add("sawtooth").app()
     async with app.run_test(size=SIZE) as pilot:

@@ -49,6 +49,16 @@ async def test_each_gpu_with_its_jobs_and_what_is_left(runs, monkeypatch):
         assert "2 GPUs 122/282 GB  45 %" in screen_text(app)[0]
 
 
+async def test_at_80_columns_the_reason_is_whole_and_the_titles_too(runs):
+    why = "NVML Shared Library Not Found, or a driver of another version than its own"
+    app = runs.add("killed").app(alive=True, devices=machine(broken=why))
+    async with app.run_test(size=(80, 24)) as pilot:
+        shown = await open_devices(app, pilot)
+        assert why in " ".join(shown.split())
+        assert "room left" in shown
+        assert "v devices" not in shown, "it is this screen"
+
+
 async def test_without_a_gpu_the_reason_stands_there_and_no_zero(runs):
     app = runs.add("killed").app(devices=machine(broken="NVML Shared Library Not Found"))
     async with app.run_test(size=SIZE) as pilot:

@@ -552,8 +552,13 @@ async def test_without_unicode_everything_is_ascii(runs, monkeypatch):
         assert shown.isascii()
         assert "2^" in row_of(app, "sawtooth")
         assert "2^" in part(app, "#chart0")
+        assert "enter job" in text(app), "a < would be another key"
         await pilot.press("question_mark")
+        await pilot.pause()
         assert text(app).isascii()
+        await pilot.press(*["pagedown"] * 3)
+        await pilot.pause()
+        assert ".:+#@" in text(app), "the signs of the strips as they are drawn here"
 
 
 @pytest.mark.parametrize(

@@ -78,6 +78,7 @@ class JournalRun:
         try:
             stamp = os.stat(self.path).st_mtime_ns
             if stamp == self._listed:
+                self._trouble = None  # it was away meanwhile
                 return False
             names = os.listdir(self.path)
             # A folder that has just changed may change again within the same tick of its clock.
@@ -148,11 +149,10 @@ class JournalRun:
                 return
             self._meta_stamp = stamp
             meta = decode_meta(read_start(path, MAX_META_BYTES))
-        except FileNotFoundError:
-            self._meta_trouble = f"{path.name} is missing"
-            return
         except OSError as error:
-            self._meta_trouble = f"{path.name} cannot be read ({error.strerror})"
+            missing = isinstance(error, FileNotFoundError)
+            why = "is missing" if missing else f"cannot be read ({error.strerror})"
+            self._meta_trouble, self._meta_stamp = f"{path.name} {why}", None
             return
         self._meta_trouble = None
         if meta is None:

@@ -58,6 +58,22 @@ def test_missing_folder_is_said_and_may_come_later(tmp_path):
     assert other.error.endswith("is not a folder")
 
 
+def test_a_file_system_that_was_away_leaves_no_trouble_behind(tmp_path):
+    start(tmp_path / "runs", "a").write(r.Step(step=3, time=3.0))
+    os.utime(tmp_path / "runs/a", (1e9, 1e9))
+    folder = RunsFolder(tmp_path / "runs")
+    folder.poll()
+    # The same folders again, as a network file system's are: nothing in them has changed.
+    for moved in ("runs", "runs/a", "runs/a/meta.json"):
+        (tmp_path / moved).rename(tmp_path / "away")
+        folder.poll()
+        assert folder.error or not folder.jobs or folder.jobs[0].problems
+        (tmp_path / "away").rename(tmp_path / moved)
+        folder.poll()
+        (job,) = folder.jobs
+        assert (folder.error, list(job.problems), job.step) == (None, [], 3)
+
+
 def test_a_run_s_own_folder_shows_that_run(tmp_path):
     start(tmp_path, "a").write(r.Step(step=1, time=1.0))
     folder = RunsFolder(tmp_path / "a")

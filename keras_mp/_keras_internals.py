@@ -365,17 +365,26 @@ def around_next_call(model: Any, around: Callable[[Any], Any]) -> Callable[[], N
     return undo
 
 
-def carry_mask(source: Any, tensor: Any) -> Any:
-    """Give a tensor made from another the Keras mask of that one; returns it.
+def carry_notes(source: Any, tensor: Any) -> Any:
+    """Give a tensor made from another what Keras noted beside that one; returns it.
 
-    Keras keeps the mask of a layer's output beside the tensor, where its losses and metrics look
-    for it, and no public function tells it. Without it masked positions would count.
+    No public function tells it. The mask of a layer's output is where losses and metrics look for
+    it: without it masked positions would count. The logits of a softmax or sigmoid are what Keras'
+    cross-entropies compute from on tensorflow: without them a sure and wrong prediction costs
+    -log(1e-7) and has no gradient.
     """
-    from keras.src.backend import get_keras_mask, set_keras_mask
+    from keras.src import backend
 
-    mask = get_keras_mask(source)
+    mask = backend.get_keras_mask(source)
     if mask is not None:
-        set_keras_mask(tensor, mask)
+        backend.set_keras_mask(tensor, mask)
+    logits = getattr(source, "_keras_logits", None)
+    if logits is not None and backend.backend() == "tensorflow":
+        if backend.standardize_dtype(logits.dtype) in ("float16", "bfloat16"):
+            # One that overflowed is float16's largest: the prediction made of it is finite.
+            largest = 65504.0
+            logits = backend.numpy.clip(backend.cast(logits, "float32"), -largest, largest)
+        tensor._keras_logits = logits
     return tensor
 
 

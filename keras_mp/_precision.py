@@ -1,11 +1,14 @@
 """What losses and metrics do alike with dtypes."""
 
+import functools
 import inspect
 from collections.abc import Callable
 from typing import Any
 
 import keras
 from keras import ops
+
+from keras_mp._keras_internals import carry_notes
 
 HALF = ("float16", "bfloat16")
 
@@ -18,7 +21,23 @@ def is_half(value: Any) -> bool:
 
 def in_float32(value: Any) -> Any:
     """A tensor in float32 where it was in half precision; anything else as it is."""
-    return ops.cast(value, "float32") if is_half(value) else value
+    return carry_notes(value, ops.cast(value, "float32")) if is_half(value) else value
+
+
+def function_in_float32(stock: Callable[..., Any], module: str) -> Callable[..., Any]:
+    """A loss or metric function of Keras that takes half precision and computes in float32.
+
+    Args:
+        stock: ``(y_true, y_pred, ...) -> tensor``.
+        module: Where the made one stands; files know it by that.
+    """
+
+    @functools.wraps(stock)
+    def made(y_true: Any, y_pred: Any, *args: Any, **kwargs: Any) -> Any:
+        return stock(in_float32(y_true), in_float32(y_pred), *args, **kwargs)
+
+    made.__module__ = module
+    return keras.saving.register_keras_serializable(package=module)(made)
 
 
 def widest(
@@ -30,7 +49,7 @@ def widest(
         init: The bound ``__init__`` that they are for.
     """
     bound = inspect.signature(init).bind(*args, **kwargs)
-    given = bound.arguments.get("dtype", bound.arguments.get("kwargs", {}).get("dtype"))
+    given = bound.arguments.get("dtype", kwargs.get("dtype"))
     compute = keras.dtype_policies.get(given or keras.config.floatx()).compute_dtype
     if compute not in HALF:
         return args, kwargs

@@ -11,15 +11,12 @@ above 256, and a mean over more than 65,504 positions is zero or infinite.
 Names, arguments, results and configs are Keras' own.
 """
 
-import functools
-from collections.abc import Callable
 from typing import Any
 
 import keras
 from keras import ops
 
-from keras_mp._keras_internals import carry_mask
-from keras_mp._precision import HALF, in_float32, widest
+from keras_mp._precision import function_in_float32, in_float32, widest
 
 # Losses whose labels are class ids, and no numbers to compute with.
 _IDS = (
@@ -37,6 +34,10 @@ class Float32Loss(keras.losses.Loss):
     def __init__(self, *args: Any, **kwargs: Any):
         args, kwargs = widest(super().__init__, args, kwargs)
         super().__init__(*args, **kwargs)
+
+    def __call__(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
+        y_pred = keras.tree.map_structure(in_float32, y_pred)  # Keras' cast loses the logits
+        return super().__call__(y_true, y_pred, sample_weight)
 
 
 class IdLoss(Float32Loss):
@@ -64,22 +65,10 @@ def _class(base: type) -> type:
     return keras.saving.register_keras_serializable(package="keras_mp.losses")(made)
 
 
-def _function(stock: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(stock)
-    def made(y_true: Any, y_pred: Any, *args: Any, **kwargs: Any) -> Any:
-        predictions = ops.convert_to_tensor(y_pred)
-        dtype = keras.backend.standardize_dtype(predictions.dtype)
-        if dtype not in HALF:
-            return stock(y_true, y_pred, *args, **kwargs)
-        wide = carry_mask(predictions, ops.cast(predictions, "float32"))
-        return stock(in_float32(y_true), wide, *args, **kwargs)
-
-    made.__module__ = __name__
-    return keras.saving.register_keras_serializable(package="keras_mp.losses")(made)
-
-
 _OTHER = ("Loss", "deserialize", "get", "serialize")
 __all__ = sorted(name for name in dir(keras.losses) if name[0] != "_" and name not in _OTHER)
 for _name in __all__:
     _stock = getattr(keras.losses, _name)
-    globals()[_name] = _class(_stock) if isinstance(_stock, type) else _function(_stock)
+    globals()[_name] = (
+        _class(_stock) if isinstance(_stock, type) else function_in_float32(_stock, __name__)
+    )

@@ -13,15 +13,13 @@ Every metric class of ``keras.metrics`` has its counterpart, and every function
 results and configs are Keras' own.
 """
 
-import functools
-from collections.abc import Callable
 from typing import Any
 
 import keras
 from keras import ops
 
-from keras_mp._keras_internals import carry_mask
-from keras_mp._precision import HALF, in_float32, widest
+from keras_mp._keras_internals import carry_notes
+from keras_mp._precision import function_in_float32, in_float32, widest
 
 
 class FiniteMetric(keras.metrics.Metric):
@@ -49,11 +47,13 @@ class FiniteMetric(keras.metrics.Metric):
         args = tuple(_usable(a, flags) for a in args)
         kwargs = {name: _usable(a, flags) for name, a in kwargs.items()}
         finite = ops.all(ops.stack(flags)) if flags else True
-        others = [v for v in self.variables if v is not self.nonfinite]
-        before = [ops.copy(v.value) for v in others]
+        before = {id(v): ops.copy(v.value) for v in self.variables}
         super().update_state(*args, **kwargs)
-        for variable, old in zip(others, before, strict=True):
-            variable.assign(ops.where(finite, variable.value, old))
+        for variable in self.variables:
+            if variable is not self.nonfinite:
+                # Some metrics make their variables at the first update, of zeros.
+                old = before.get(id(variable), 0)
+                variable.assign(ops.where(finite, variable.value, ops.cast(old, variable.dtype)))
         self.nonfinite.assign(self.nonfinite + ops.cast(ops.logical_not(finite), "int32"))
 
 
@@ -67,15 +67,12 @@ def _usable(value: Any, flags: list[Any]) -> Any:
     """
     if value is None:
         return None
-    given, value = value, ops.convert_to_tensor(value)
-    dtype = keras.backend.standardize_dtype(value.dtype)
-    if not keras.backend.is_float_dtype(dtype):
+    value = in_float32(ops.convert_to_tensor(value))
+    if not keras.backend.is_float_dtype(keras.backend.standardize_dtype(value.dtype)):
         return value
-    if dtype in HALF:
-        value = ops.cast(value, "float32")
     finite = ops.isfinite(value)
     flags.append(ops.all(finite))
-    return carry_mask(given, ops.where(finite, value, ops.zeros_like(value)))
+    return carry_notes(value, ops.where(finite, value, ops.zeros_like(value)))
 
 
 def _counterpart(base: type) -> type:
@@ -85,18 +82,11 @@ def _counterpart(base: type) -> type:
     return keras.saving.register_keras_serializable(package="keras_mp.metrics")(made)
 
 
-def _function(stock: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(stock)
-    def made(y_true: Any, y_pred: Any, *args: Any, **kwargs: Any) -> Any:
-        return stock(in_float32(y_true), in_float32(y_pred), *args, **kwargs)
-
-    made.__module__ = __name__
-    return keras.saving.register_keras_serializable(package="keras_mp.metrics")(made)
-
-
 # All of them at once: a model's file names the class, and may be read before the class was used.
 _OTHER = ("Metric", "deserialize", "get", "serialize")
 __all__ = sorted(name for name in dir(keras.metrics) if name[0] != "_" and name not in _OTHER)
 for _name in __all__:
     _stock = getattr(keras.metrics, _name)
-    globals()[_name] = _counterpart(_stock) if isinstance(_stock, type) else _function(_stock)
+    globals()[_name] = (
+        _counterpart(_stock) if isinstance(_stock, type) else function_in_float32(_stock, __name__)
+    )

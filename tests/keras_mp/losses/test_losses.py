@@ -6,6 +6,7 @@
 import keras
 import numpy as np
 import pytest
+from helpers.gradients import gradients
 from helpers.stepping import host
 from keras import ops
 
@@ -22,6 +23,48 @@ def test_a_sure_and_wrong_prediction_costs_what_it_costs_in_float32(dtype):
     cost = host(keras_mp.losses.binary_crossentropy(truth, wrong))
     exact = -np.log(1e-7)  # Keras' epsilon, to float32's rounding of 1 - 1e-7
     np.testing.assert_allclose(cost, [exact, exact], rtol=0.02)
+
+
+# Labels against logits of 30 and -30: in half precision the wrong class has a probability of 0.
+SURE_AND_WRONG = {
+    "sparse_categorical_crossentropy": ("softmax", [1]),
+    "categorical_crossentropy": ("softmax", [[0.0, 1.0]]),
+    "binary_crossentropy": ("sigmoid", [[0.0, 1.0]]),
+}
+
+
+@pytest.mark.parametrize("kind", ["function", "class"])
+@pytest.mark.parametrize("name", SURE_AND_WRONG)
+def test_a_sure_and_wrong_prediction_has_the_gradient_that_it_has_in_float32(name, kind):
+    # On tensorflow Keras takes the logits of the softmax; elsewhere there is none to be had.
+    activation, labels = SURE_AND_WRONG[name]
+    if kind == "class":
+        name = "".join(word.capitalize() for word in name.split("_"))
+
+    def found(module, dtype):
+        loss = getattr(module.losses, name)
+        loss = loss(reduction="sum") if kind == "class" else loss
+
+        class Cost(keras.layers.Layer):
+            def call(self, logits):
+                predictions = keras.activations.get(activation)(ops.cast(logits, dtype))
+                return ops.sum(loss(np.array(labels), predictions))
+
+        cost, (gradient,) = gradients(Cost(), np.array([[30.0, -30.0]], "f"), np.ones((), "f"))
+        return cost, gradient
+
+    exact = found(keras, "float32")
+    if keras.backend.backend() == "tensorflow":
+        assert np.abs(exact[1]).min() >= 0.5  # there is something to lose
+    for dtype in HALF:
+        for ours, theirs in zip(found(keras_mp, dtype), exact, strict=True):
+            np.testing.assert_allclose(ours, theirs, rtol=1e-3)
+
+
+def test_a_logit_that_overflowed_costs_what_its_finite_prediction_costs():
+    predictions = keras.activations.sigmoid(ops.cast([[np.inf, -np.inf]], "float16"))
+    right = keras_mp.losses.BinaryCrossentropy()(np.array([[1.0, 0.0]], "f"), predictions)
+    assert float(host(right)) == pytest.approx(0.0, abs=1e-6)
 
 
 @pytest.mark.parametrize("dtype", HALF)

@@ -87,6 +87,66 @@ def test_a_finite_batch_counts_as_in_keras_and_another_does_not_count(name):
     assert ours.nonfinite_batches == 0
 
 
+@pytest.mark.parametrize("name", ["F1Score", "R2Score", "AUC"])
+def test_a_first_batch_that_is_not_finite_does_not_count_either(name):
+    # These make their variables at the first update.
+    arguments = {"multi_label": True} if name == "AUC" else {}
+    truth, scores = data("onehot")
+    ours, theirs = (getattr(m.metrics, name)(**arguments) for m in (keras_mp, keras))
+    ours.update_state(truth, np.full_like(scores, np.nan))
+    for metric in (ours, theirs):
+        metric.update_state(truth, scores)
+    assert ours.nonfinite_batches == 1
+    state = [host(v) for v in ours.variables if v is not ours.nonfinite]
+    for found, exact in zip(state, theirs.variables, strict=True):
+        np.testing.assert_array_equal(found, host(exact))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "mixed_float16"])
+def test_cross_entropy_in_evaluate_is_keras_own_for_a_sure_and_wrong_prediction(dtype):
+    # On tensorflow Keras computes it from the logits of the softmax; elsewhere from its result.
+    model = keras.Sequential(
+        [
+            keras.Input((2,)),
+            keras.layers.Dense(2, "softmax", kernel_initializer="identity", dtype=dtype),
+        ]
+    )
+    x, y = np.array([[30.0, -30.0]], "f"), np.array([[0.0, 1.0]], "f")
+
+    def found(module, policy):
+        model.layers[0].dtype_policy = policy
+        model.compile(loss="mse", metrics=[module.metrics.CategoricalCrossentropy(name="ce")])
+        return model.evaluate(x, y, verbose=0, return_dict=True)["ce"]
+
+    exact = found(keras, "float32")
+    assert exact == pytest.approx(
+        60.0 if keras.backend.backend() == "tensorflow" else 16.118, rel=1e-4
+    )
+    assert found(keras_mp, dtype) == pytest.approx(exact, rel=1e-3)
+
+
+def test_a_mixin_sums_a_users_metric_in_float32():
+    class Error(keras.metrics.Metric):
+        def __init__(self, **options):
+            super().__init__(**options)
+            self.total = self.add_variable((), "zeros", name="total")
+
+        def update_state(self, y_true, y_pred, sample_weight=None):
+            self.total.assign_add(ops.sum(ops.cast(y_pred, self.dtype)))
+
+        def result(self):
+            return self.total
+
+    class Finite(keras_mp.metrics.FiniteMetric, Error):
+        pass
+
+    metric = Finite(dtype="float16")
+    for _ in range(3):
+        metric.update_state(np.zeros(1, "f"), ops.cast([40_000.0], "float16"))
+    metric.update_state(np.zeros(1, "f"), ops.cast([np.inf], "float16"))
+    assert float(host(metric.result())) == 120_000.0
+
+
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("classes", [300, 5000])
 def test_labels_are_not_rounded_to_the_precision_of_the_predictions(dtype, classes):

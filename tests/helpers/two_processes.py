@@ -68,7 +68,15 @@ def batch(step, bad):
     return torch.from_numpy(x)
 
 
-def train(inner, branch="always", distributed=True, micro_batches=1, sync="last", apply="last"):
+def train(
+    inner,
+    branch="always",
+    distributed=True,
+    micro_batches=1,
+    sync="last",
+    apply="last",
+    compiled=False,
+):
     """Run a scenario and return what each step reached.
 
     Args:
@@ -76,6 +84,7 @@ def train(inner, branch="always", distributed=True, micro_batches=1, sync="last"
         micro_batches: Backward passes an update. sync: "last" leaves all but the last of them under
             ``no_sync``. apply: "last" applies once, "each" after each micro-batch (the optimizer
             accumulates).
+        compiled: Whether ``apply`` runs in torch.compile (without its code).
     """
     keras.utils.set_random_seed(0)
     net = Net(branch)
@@ -85,6 +94,7 @@ def train(inner, branch="always", distributed=True, micro_batches=1, sync="last"
     variables = net.variables
     optimizer = keras_mp.LossScaleOptimizer(inner, initial_scale=64.0, growth_interval=2)
     optimizer.build(variables)
+    step_of = torch.compile(optimizer.apply, backend="eager") if compiled else optimizer.apply
     seen = []
     for step in range(STEPS):
         for micro in range(micro_batches):
@@ -97,7 +107,7 @@ def train(inner, branch="always", distributed=True, micro_batches=1, sync="last"
                 optimizer.scale_loss(loss).backward()
             if apply == "each" or last:
                 with torch.no_grad():
-                    optimizer.apply([v.value.grad for v in variables], variables)
+                    step_of([v.value.grad for v in variables], variables)
                 for variable in variables:
                     variable.value.grad = None
         state = optimizer._state.read()
@@ -128,6 +138,7 @@ SCENARIOS = {
     "apart": lambda: train(sgd(), distributed=False),
     "apart, unused in one": lambda: train(sgd(), branch="first process", distributed=False),
     "apart, any optimizer": lambda: train(keras.optimizers.RMSprop(0.01), distributed=False),
+    "apart, compiled": lambda: train(sgd(), distributed=False, compiled=True),
 }
 
 

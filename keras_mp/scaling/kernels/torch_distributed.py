@@ -5,6 +5,7 @@ import time
 import weakref
 from typing import Any
 
+import torch
 import torch.distributed
 
 # Seconds that an exit waits at most for the flags below.
@@ -14,6 +15,16 @@ PATIENCE = 5.0
 _held: list[weakref.ref[Any]] = []
 
 
+def several() -> bool:
+    """Whether there is a process group of several processes."""
+    distributed = torch.distributed
+    return (
+        distributed.is_available()
+        and distributed.is_initialized()
+        and distributed.get_world_size() > 1
+    )
+
+
 def agree(found: Any) -> None:
     """Make ``found`` (float32, one element) 1 in every process if it is 1 in any.
 
@@ -21,16 +32,20 @@ def agree(found: Any) -> None:
     non-finite gradient by its own all-reduce, but not under ``no_sync``, nor for parameters it does
     not reduce, nor in loops without DDP.
     """
-    distributed = torch.distributed
-    if not (distributed.is_available() and distributed.is_initialized()):
-        return
-    if distributed.get_world_size() > 1:
+    if several():
         # A tensor that nobody else keeps, so that its end tells when gloo has let go of it.
         flag = found.clone()
-        distributed.all_reduce(flag, op=distributed.ReduceOp.MAX)
+        torch.distributed.all_reduce(flag, op=torch.distributed.ReduceOp.MAX)
         found.copy_(flag)
         _held[:] = [ref for ref in _held if ref() is not None]
         _held.append(weakref.ref(flag))
+
+
+# One operator to the compiler: no break of a step's graph.
+@torch.library.custom_op("keras_mp::agree", mutates_args=("found",))
+def agree_compiled(found: torch.Tensor) -> None:
+    """``agree`` inside of a compiled step."""
+    agree(found)
 
 
 @atexit.register

@@ -12,6 +12,7 @@ from keras import ops
 from keras_mp import _keras_internals
 from keras_mp.scaling.device_state import Values
 from keras_mp.scaling.kernels.common import keep_overwrites
+from keras_mp.scaling.kernels.torch_distributed import agree_compiled, several
 
 
 def select_apply(kernel: Any, grads: list[Any], variables: list[Any]) -> None:
@@ -25,6 +26,10 @@ def select_apply(kernel: Any, grads: list[Any], variables: list[Any]) -> None:
             grad = grad / before.scale.to(grad.dtype)
             finite = torch.logical_and(finite, torch.isfinite(grad).all())
         unscaled.append(grad)
+    if several():
+        found = torch.logical_not(finite).float()
+        agree_compiled(found)
+        finite = found == 0
     unscaled = keep_overwrites(unscaled, grads, variables)
     updated = kernel.is_update(_keras_internals.raw_iterations(inner).value)
     touched = [v.value for v in (*variables, *inner.variables)]

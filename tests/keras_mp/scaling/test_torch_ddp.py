@@ -26,6 +26,7 @@ APART = [
     "apart, unused in one",
     "apart, sparse",
     "apart, any optimizer",
+    "apart, compiled",
     "ddp, no_sync, accumulating optimizer",
 ]
 

@@ -18,6 +18,8 @@ from keras_mp.policies.categories import is_a
 
 # Made-up data: so many different batches, within so many bytes.
 SYNTHETIC_BATCHES, SYNTHETIC_BYTES = 16, 64_000_000
+# Arrays are cut to a turn's length, which may be a copy, and `fit` makes another: within so many.
+TURN_BYTES = 2_000_000_000
 
 
 class Batches:
@@ -26,6 +28,7 @@ class Batches:
     Attributes:
         what: In words.
         batch: Samples a batch.
+        first: One batch, or a part of it. A source that is shuffled gives another the next time.
     """
 
     def __init__(self, source: Any, batch: int, what: str, again: Callable[[], Any] | None = None):
@@ -35,12 +38,12 @@ class Batches:
         if isinstance(source, tuple | list | dict | np.ndarray):
             self._arrays = _checked(source)
             self._count = len(keras.tree.flatten(self._arrays)[0])
-            self.batch = batch
+            self.batch, self.first = batch, self._cut(0, 1)
             return
         first = next(self.iterate(), None)
         if first is None:
             raise ValueError("The data is empty. Expected at least one batch")
-        self.batch = len(keras.tree.flatten(first)[0])
+        self.batch, self.first = len(keras.tree.flatten(first)[0]), first
 
     def iterate(self) -> Iterator[tuple[Any, Any]]:
         """Batches (x, y) as the source gives them; arrays for ever, others until they end."""
@@ -76,8 +79,8 @@ class Batches:
         """One batch of any size, made of the samples that there are."""
         if self._arrays is not None:
             return self._cut(0, batch)
-        first = keras.tree.map_structure(_numpy, self.take(1)[0])
-        return keras.tree.map_structure(lambda a: np.resize(a, (batch, *a.shape[1:])), first)
+        first = on_each(_numpy, self.first)
+        return on_each(lambda a: np.resize(a, (batch, *a.shape[1:])), first)
 
     def for_fit(self, steps: int) -> dict[str, Any]:
         """Arguments of ``fit`` for so many steps."""
@@ -87,36 +90,43 @@ class Batches:
         return {"x": self._fresh(), "steps_per_epoch": steps, "epochs": 1}
 
     def most_steps(self) -> int | None:
-        """How many steps an epoch has; None without end."""
+        """How many steps one ``fit`` can have; None without end."""
+        if self._arrays is not None:
+            batch = sum(a.nbytes for a in keras.tree.flatten(self.first) if a is not None)
+            return max(2, TURN_BYTES // max(1, batch * self.batch))
         try:
-            return None if self._arrays is not None else len(self._source)
+            return len(self._source)
         except TypeError:
             return None
 
     def _cut(self, start: int, count: int) -> tuple[Any, Any]:
         rows = np.arange(start, start + count) % self._count
         whole = start + count <= self._count
-        return keras.tree.map_structure(
-            lambda a: a[start : start + count] if whole else a[rows], self._arrays
-        )
+        return on_each(lambda a: a[start : start + count] if whole else a[rows], self._arrays)
+
+
+def on_each(do: Callable[[Any], Any], batch: Any) -> Any:
+    """A batch with ``do`` done to each array; where there are no targets, None stays."""
+    return keras.tree.map_structure(lambda a: None if a is None else do(a), batch)
 
 
 def _checked(source: Any) -> tuple[Any, Any]:
-    """(x, y) as arrays of as many samples. Raises ValueError for anything else."""
-    if not isinstance(source, tuple | list) or len(source) != 2:
-        many = f" of {len(source)}" if isinstance(source, tuple | list) else ""
+    """(x, y) as arrays of as many samples; y may be None. Raises ValueError for anything else."""
+    if isinstance(source, tuple | list) and len(source) != 2:
         raise ValueError(
             "Expected data as (x, y), or an object that `fit` takes. "
-            f"Received: {type(source).__name__}{many}"
+            f"Received: {type(source).__name__} of {len(source)}"
         )
-    x, y = arrays = keras.tree.map_structure(np.asarray, tuple(source))
-    flat = keras.tree.flatten(arrays)
-    if not flat or any(array.ndim == 0 or array.dtype == object for array in flat):
+    pair = tuple(source) if isinstance(source, tuple | list) else (source, None)
+    x, y = arrays = on_each(np.asarray, pair)
+    flat = [array for array in keras.tree.flatten(arrays) if array is not None]
+    if not flat or any(array.ndim == 0 or array.dtype.kind in "OSU" for array in flat):
         raise ValueError(
-            "Expected x and y as arrays, or lists or dicts of arrays, of numbers. Received: "
-            f"x={type(source[0]).__name__}, y={type(source[1]).__name__} of something else"
+            "Expected x and y as arrays, or lists or dicts of arrays, of numbers (text in a "
+            f"tf.data.Dataset). Received: x={type(pair[0]).__name__}, y={type(pair[1]).__name__} "
+            "of something else"
         )
-    counts = [[len(array) for array in keras.tree.flatten(side)] for side in (x, y)]
+    counts = [[len(a) for a in keras.tree.flatten(side) if a is not None] for side in (x, y)]
     if len({*counts[0], *counts[1]}) != 1:
         raise ValueError(
             "Expected as many samples in each array of x and y. "
@@ -124,14 +134,14 @@ def _checked(source: Any) -> tuple[Any, Any]:
         )
     if counts[0][0] == 0:
         raise ValueError("The data is empty. Expected at least one sample")
-    return arrays
+    return x, y
 
 
 def _pair(item: Any) -> tuple[Any, Any]:
-    """x and y of a batch; sample weights are left to ``fit``."""
-    if not isinstance(item, tuple | list) or len(item) < 2:
-        raise ValueError(f"Expected batches (x, y). Received: a batch of {type(item).__name__}")
-    return item[0], item[1]
+    """x and y of a batch, as ``fit`` reads it; sample weights are left to ``fit``."""
+    if not isinstance(item, tuple | list):
+        return item, None
+    return item[0], item[1] if len(item) > 1 else None
 
 
 def load_batches(data: str | None, model: Any, batch: int) -> Batches:
@@ -141,11 +151,12 @@ def load_batches(data: str | None, model: Any, batch: int) -> Batches:
         data: A ``.npz`` file with x and y (or x0, x1, ... and y0, ...; or the names of the model's
             inputs and outputs); ``package.module:function`` that returns (x, y) or what ``fit``
             takes; None for made-up numbers of the model's shapes, by which time and memory can be
-            judged and losses only compared.
+            judged and losses only compared. A model without a loss of ``compile`` needs no y.
         batch: Samples a batch, where the data does not decide it.
 
     Raises:
-        ValueError: The file or the function is not there, or numbers cannot be made up.
+        ValueError: The file or the function is not there, there are no targets for the model's
+            loss, or numbers cannot be made up.
     """
     if data is None:
         x, y = synthetic(model, 2)
@@ -154,7 +165,19 @@ def load_batches(data: str | None, model: Any, batch: int) -> Batches:
         return Batches(synthetic(model, count), batch, "synthetic")
     if data.endswith(".npz"):
         return Batches(_from_file(data, model), batch, os.path.basename(data))
-    return Batches(made_by(data), batch, data, lambda: made_by(data))
+    made = made_by(data)
+    batches = Batches(made, batch, data, lambda: made_by(data))
+    if _needs_targets(model) and batches.first[1] is None:
+        raise ValueError(
+            "Expected data as (x, y), or batches (x, y): the model has a loss that compares them. "
+            f"Received: x alone, in {type(made).__name__}"
+        )
+    return batches
+
+
+def _needs_targets(model: Any) -> bool:
+    """Whether a loss of ``compile`` takes them; a model that is not compiled gets one."""
+    return not getattr(model, "compiled", False) or getattr(model, "loss", None) is not None
 
 
 def _from_file(path: str, model: Any) -> tuple[Any, Any]:
@@ -176,6 +199,9 @@ def _from_file(path: str, model: Any) -> tuple[Any, Any]:
             sides.append(keyed)
             continue
         parts = [found[n] for n in sorted(found, key=_natural) if n.startswith(side)]
+        if not parts and side == "y" and not _needs_targets(model):
+            sides.append(None)
+            continue
         if not parts:
             raise ValueError(
                 "Expected arrays x and y in the .npz file (or x0, x1, ... and y0, ...; or names of "
@@ -256,6 +282,8 @@ def _vocabulary(model: Any, tensor: Any) -> int | None:
 
 def _numbers(tensor: Any, count: int, rng: Any, vocabulary: int | None) -> np.ndarray:
     shape, dtype = _shape(tensor, count), keras.backend.standardize_dtype(tensor.dtype)
+    if dtype == "string":
+        raise ValueError("Text cannot be made up. Expected --data. Received: data=None")
     if vocabulary is not None or "int" in dtype:
         # From 1 on: id 0 is masked in many models.
         return rng.integers(1, max(vocabulary or 2, 2), size=shape).astype(dtype)

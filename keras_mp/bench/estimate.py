@@ -63,7 +63,7 @@ def hours_after(hours: float, speedup: float | Range) -> Hours:
     """How long a training of ``hours`` takes at a speed-up: ``100`` at ``2.1`` is 47.6.
 
     Raises:
-        ValueError: Either is zero, negative or not finite.
+        ValueError: Either is zero, negative or not finite, or the hours then would not be.
     """
     before = positive("hours", hours)
     given = speedup if isinstance(speedup, Range) else Range(speedup, speedup)
@@ -73,6 +73,7 @@ def hours_after(hours: float, speedup: float | Range) -> Hours:
             f"A range goes from its lower end to its higher. Received: speedup={low} to {high}"
         )
     middle = None if given.middle is None else before / positive("speedup", given.middle)
+    positive("hours / speedup", before / low)
     return Hours(before, given, Range(before / high, before / low, middle))
 
 

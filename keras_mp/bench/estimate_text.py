@@ -36,12 +36,14 @@ def hours(value: Range) -> str:
 
 
 def _hours(value: float) -> str:
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+    return f"{value:,.0f}" if 1000 <= abs(value) < 1e9 else f"{value:.3g}"
 
 
 def saved(of: Hours) -> str:
     """``52.4 h (52 %) less``, or ``25 h (25 %) more`` where it gets slower."""
     low, high = of.saved.low, of.saved.high
+    if low == high == 0:
+        return "nothing saved"
     if low < 0 < high:
         return f"between {_hours(-low)} h more and {_hours(high)} h less"
     word = "less" if high > 0 else "more"
@@ -124,7 +126,7 @@ def memory_lines(
         lines.append(pad(f"batch {batch}", wide) + head)
         for name, each in of.items():
             cells = [size(value) for value in (*each.parts().values(), each.total)]
-            row = "".join(pad(cell, 13, right=True) for cell in cells)
+            row = "".join(pad(f" {cell}", 13, right=True) for cell in cells)
             lines.append(pad(RECIPES[name].title, wide) + row)
         lines.append("")
     lines.append("  ".join(f"{sign} {part}" for part, sign in signs.items()))

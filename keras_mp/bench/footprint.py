@@ -107,8 +107,8 @@ def footprint(
     if slots < 0:
         raise ValueError(f"`slots` must be 0 or more. Received: slots={slots!r}")
     of = RECIPES[recipe]
-    n = round(positive("parameters", parameters))
-    kept = round(positive("activations", activations)) * int(positive("batch", batch))
+    n = at_least_one("parameters", parameters)
+    kept = at_least_one("activations", activations) * at_least_one("batch", batch)
     return Footprint(
         weights=n * of.weights,
         masters=n * of.masters,
@@ -116,6 +116,13 @@ def footprint(
         slots=n * of.slots * slots,
         activations=kept * of.activations,
     )
+
+
+def at_least_one(name: str, value: float) -> int:
+    """A count, rounded. Raises ValueError below one."""
+    if round(positive(name, value)) < 1:
+        raise ValueError(f"`{name}` must be at least 1. Received: {name}={value!r}")
+    return round(value)
 
 
 def largest_batch(

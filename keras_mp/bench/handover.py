@@ -166,6 +166,9 @@ def made_by(spec: str) -> Any:
 
 def _module_of_file(path: str) -> Any:
     name = os.path.splitext(os.path.basename(path))[0]
+    known = sys.modules.get(name)
+    if getattr(known, "__file__", None) == path:  # a program runs once, whoever names it
+        return known
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise OSError(f"{path} is no Python file")

@@ -7,6 +7,7 @@ import keras
 import numpy as np
 
 from keras_mp.bench.batches import Batches
+from keras_mp.bench.timing import one_step
 
 ALLOCATOR = "allocator peak"
 COUNTED = "parameters + slots + saved bytes"
@@ -84,25 +85,25 @@ def _allocated(model: Any, x: Any, y: Any) -> int:
 
         if keras.ops.zeros(()).device.type != "cuda":
             raise UnknownMemory("this device's allocator does not tell its peak")
-        model.train_on_batch(x, y)
+        one_step(model, x, y)
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
-        model.train_on_batch(x, y)
+        one_step(model, x, y)
         torch.cuda.synchronize()
         return int(torch.cuda.max_memory_allocated())
     if backend == "tensorflow":
         import tensorflow as tf
 
-        model.train_on_batch(x, y)
+        one_step(model, x, y)
         try:
             tf.config.experimental.reset_memory_stats("GPU:0")
-            model.train_on_batch(x, y)
+            one_step(model, x, y)
             return int(tf.config.experimental.get_memory_info("GPU:0")["peak"])
         except ValueError as error:
             raise UnknownMemory("this device's allocator does not tell its peak") from error
     # jax' peak is that of the whole process and only rises: sizes are measured in rising order.
     (device,) = keras.ops.zeros(()).devices()
-    model.train_on_batch(x, y)
+    one_step(model, x, y)
     stats = device.memory_stats()
     if not stats or "peak_bytes_in_use" not in stats:
         raise UnknownMemory("this device's allocator does not tell its peak")

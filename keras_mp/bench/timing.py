@@ -7,7 +7,7 @@ from typing import Any
 
 import keras
 
-from keras_mp.bench.batches import Batches
+from keras_mp.bench.batches import Batches, on_each
 from keras_mp.bench.results import Split
 
 
@@ -65,9 +65,23 @@ def losses_of(model: Any, batches: Batches, steps: int) -> list[float]:
     """Train for so many steps, one batch each; the loss of each."""
     found = []
     for x, y in batches.take(steps):
-        logs = model.train_on_batch(x, y, return_dict=True)
+        logs = one_step(model, x, y)
+        if "loss" not in logs:
+            raise ValueError(
+                f"Expected a train_step that returns the loss as 'loss'. Received: {sorted(logs)}"
+            )
         found.append(float(logs["loss"]))
     return found
+
+
+def one_step(model: Any, x: Any, y: Any) -> dict[str, Any]:
+    """Train on one batch; its logs. Without targets by ``fit``: ``train_on_batch`` would hand a
+    ``train_step`` of the user's own a tuple where ``fit`` hands it x."""
+    if y is not None:
+        return model.train_on_batch(x, y, return_dict=True)
+    count = len(keras.tree.flatten(x)[0])
+    history = model.fit(x, batch_size=count, shuffle=False, verbose=0).history
+    return {name: values[-1] for name, values in history.items()}
 
 
 def split(model: Any, batches: Batches, step_seconds: float, repeats: int = 5) -> Split:
@@ -82,7 +96,7 @@ def split(model: Any, batches: Batches, step_seconds: float, repeats: int = 5) -
         step_seconds: Of a step in ``fit``.
     """
     fetch = _fetching(batches, repeats)
-    x, y = keras.tree.map_structure(keras.ops.convert_to_tensor, batches.take(1)[0])
+    x, y = on_each(keras.ops.convert_to_tensor, batches.take(1)[0])
     resident = _each(lambda: model.train_on_batch(x, y), repeats)
     optimizer = _each(_optimizer_step(model), repeats)
     step = min(resident, step_seconds)
@@ -112,7 +126,7 @@ def _fetching(batches: Batches, repeats: int) -> float:
         item = next(source, None)
         if item is None:
             break
-        keras.tree.map_structure(keras.ops.convert_to_tensor, item)
+        on_each(keras.ops.convert_to_tensor, item)
         wait()
         took.append(time.perf_counter() - began)
     return median(took[1:] or took)

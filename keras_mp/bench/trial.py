@@ -43,12 +43,12 @@ from statistics import median, quantiles
 from typing import Any
 
 from keras_mp.bench.advice import advise
+from keras_mp.bench.arguments import VARIANTS, check_sizes, checked_variants, whole
 from keras_mp.bench.capacity import HEADROOM, fit_line, sizes_for
 from keras_mp.bench.handover import handed_over
 from keras_mp.bench.processes import WorkerFailed, WorkerProcess
 from keras_mp.bench.results import Split, Spread, Trial, Variant
 
-VARIANTS = ("float32", "mixed_bfloat16", "mixed_float16", "planned")
 FEWEST_STEPS, MOST_STEPS = 5, 500  # a turn
 Progress = Callable[[str, float], None]
 
@@ -97,7 +97,11 @@ def trial(
     Raises:
         ValueError: An argument is out of range, or the model or the data cannot be had.
     """
-    names = _checked(variants, batch_size, rounds, seconds, loss_steps, headroom)
+    names = checked_variants(variants)
+    batch_size = whole("batch_size", batch_size, 1)
+    rounds, loss_steps = whole("rounds", rounds, 1), whole("loss_steps", loss_steps, 1)
+    seed = whole("seed", seed, 0)
+    check_sizes(seconds, headroom, memory)
     tell = progress or (lambda stage, done: None)
     with ExitStack() as stack:
         spec, data_spec, classes, label = handed_over(model, data, stack)
@@ -128,8 +132,6 @@ def trial(
         for each in running:
             step(f"{each.name}: first {loss_steps} steps")
             each.warm_up(loss_steps)
-        paces = [each.pace for each in running if each.pace]
-        steps = _steps(seconds, paces[0]) if paces else 0
         for number in range(rounds):
             # Another first one each round: who follows whom must not decide.
             turn = number % len(running)
@@ -140,7 +142,7 @@ def trial(
             step(f"{each.name}: memory, parts of a step")
             each.measure_rest(sizes_for(each.batch or batch_size), memory, headroom)
         tell("done", 1.0)
-        return _result(running, label, rounds, steps, batch_size)
+        return _result(running, label, rounds, batch_size)
 
 
 class _Running:
@@ -153,6 +155,7 @@ class _Running:
         self.error: str | None = None
         self.about: dict[str, Any] = {}
         self.pace = 0.0  # seconds a step, about
+        self.steps = 0  # of its last turn
         self.rates: list[float] = []
         self.found = Variant(name, name)
 
@@ -193,6 +196,7 @@ class _Running:
     def turn(self, seconds: float) -> None:
         answer = self._ask("turn", steps=_steps(seconds, self.pace))
         self.rates.append(answer["samples"] / answer["seconds"] if answer else math.nan)
+        self.steps = answer["steps"] if answer else 0
 
     def measure_rest(
         self, sizes: tuple[int, int, int], memory: int | None, headroom: float
@@ -253,7 +257,7 @@ def _steps(seconds: float, pace: float) -> int:
     return max(FEWEST_STEPS, min(MOST_STEPS, wanted))
 
 
-def _result(running: list[_Running], label: str, rounds: int, steps: int, batch_size: int) -> Trial:
+def _result(running: list[_Running], label: str, rounds: int, batch_size: int) -> Trial:
     base = next((each for each in running if each.name == "float32"), None)
     variants = [each.variant(base) for each in running]
     about = next(each.about for each in running if each.about)
@@ -266,35 +270,10 @@ def _result(running: list[_Running], label: str, rounds: int, steps: int, batch_
         threads=int(threads) if threads.isdecimal() else None,
         parameters=about["parameters"],
         batch_size=about.get("batch", batch_size),
-        steps=steps,
+        steps=next((each.steps for each in running if each.steps), 0),
         rounds=rounds,
         data=about["data"],
         notes=list(dict.fromkeys(note for each in running for note in each.about.get("notes", ()))),
         variants=variants,
         advice=advise(variants, about["batch"], about["off_tiles"], about["on_cpu"]),
     )
-
-
-def _checked(
-    variants: Sequence[str],
-    batch_size: int,
-    rounds: int,
-    seconds: float,
-    loss_steps: int,
-    headroom: float,
-) -> list[str]:
-    """The variants, float32 first. Raises ValueError for what is out of range."""
-    unknown = [name for name in variants if name not in VARIANTS]
-    if unknown or not variants or len(set(variants)) != len(variants):
-        raise ValueError(
-            f"`variants` must be some of {', '.join(VARIANTS)}, each once. "
-            f"Received: variants={list(variants)}"
-        )
-    for name, value in (("batch_size", batch_size), ("rounds", rounds), ("loss_steps", loss_steps)):
-        if value < 1:
-            raise ValueError(f"`{name}` must be at least 1. Received: {name}={value}")
-    if not 0 < seconds < math.inf:
-        raise ValueError(f"`seconds` must be more than 0. Received: seconds={seconds}")
-    if not 0 <= headroom < 1:
-        raise ValueError(f"`headroom` must be from 0 to below 1. Received: headroom={headroom}")
-    return sorted(variants, key=lambda name: name != "float32")

@@ -21,6 +21,7 @@ class Worker:
     def __init__(self) -> None:
         self.model: Any = None
         self.batches: Any = None
+        self.seed = 0
         self.step_seconds = 0.0
 
     def build(
@@ -45,17 +46,20 @@ class Worker:
 
         warnings.simplefilter("ignore", keras_mp.EmulatedPrecisionWarning)
         asked = variant if variant != "planned" else policy or workload.half_policy()
+        first = variant if variant != "planned" else "float32"  # until its plan
+        self.seed = seed
         if data is not None and not data.endswith(".npz"):
             named(data)  # its module may import, and so register, classes that a file names
-        self.model = workload.build(spec, variant, seed, classes)
+        self.model = workload.build(spec, first, seed, classes)
         self.batches = load_batches(data, self.model, batch)
         if not self.model.built:
             x, _ = self.batches.sized(2)
             self.model(keras.tree.map_structure(keras.ops.convert_to_tensor, x))
+        workload.put_policy(self.model, first)
         notes = workload.compile_for(self.model, self.batches)
         kept: list[str] = []
         if variant == "planned":
-            calibrate = None if data is None else self.batches.sized(min(self.batches.batch, 64))[0]
+            calibrate = None if data is None else self._some_inputs()
             planned = keras_mp.plan(self.model, asked, calibrate)
             planned.apply(self.model)
             kept = [row.path for row in planned if row.path and row.policy == "float32"]
@@ -70,9 +74,18 @@ class Worker:
             **about(self.model, asked),
         }
 
+    def _some_inputs(self) -> Any:
+        """To calibrate a plan with, which takes a tuple as (x, y)."""
+        x, _ = self.batches.sized(min(self.batches.batch, 64))
+        return list(x) if isinstance(x, tuple) else x
+
     def losses(self, *, steps: int) -> list[float]:
+        import keras
+
         from keras_mp.bench.timing import losses_of
 
+        # What came before may have drawn numbers: data that is shuffled comes in one order now.
+        keras.utils.set_random_seed(self.seed)
         return losses_of(self.model, self.batches, steps)
 
     def turn(self, *, steps: int) -> dict[str, Any]:
@@ -142,11 +155,15 @@ def about(model: Any, policy: str) -> dict[str, Any]:
 
 
 def in_words(error: Exception) -> str:
-    """The first line of an error; with the second where Keras says in the first only where."""
+    """The line of an error that says what happened; with where, if Keras says so first."""
     text = re.sub(r"\x1b\[[\d;]*m", "", str(error))  # Keras prints parts in bold
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     if not lines:
         return type(error).__name__
+    if lines[0] == "Graph execution error:":  # TensorFlow's: what happened follows a stack
+        stack = [n for n, line in enumerate(lines) if line.startswith(("Detected at", "File "))]
+        told = [n for n in lines[1 + max(stack, default=0) :] if "root error(s)" not in n]
+        return told[0] if told else lines[0]
     only_where = lines[0].endswith(".call().") and len(lines) > 1
     return " ".join(lines[: 1 + only_where])
 

@@ -3,6 +3,7 @@
 Runs in the trial's child processes; the backend is loaded there.
 """
 
+import re
 from typing import Any
 
 import keras
@@ -11,21 +12,23 @@ import keras_mp
 from keras_mp.bench.batches import Batches
 from keras_mp.bench.handover import made_by, named
 from keras_mp.commands._models import load
+from keras_mp.policies.rules import Rules
+from keras_mp.policies.structure import structure_of
 from keras_mp.scaling.binding import computes_in_float16
 
 HALF_BY_DEFAULT = "mixed_bfloat16"
 
 
-def build(spec: str, variant: str, seed: int, classes: list[str]) -> Any:
-    """The model of one variant, with its own optimizer yet; "planned" is float32 until its plan.
+def build(spec: str, policy: str, seed: int, classes: list[str]) -> Any:
+    """The model of one variant, with its own optimizer yet.
 
     Args:
         spec: A ``.keras`` file, or ``package.module:function`` that makes the model.
-        variant: "float32", "mixed_bfloat16", "mixed_float16" or "planned".
+        policy: What the function makes it under. A file holds each layer's own, as a function may
+            choose some: ``put_policy`` comes after this.
         seed: Of the weights: the same for all variants.
         classes: The user's layer classes in the file, each as ``named`` takes it.
     """
-    wanted = "float32" if variant == "planned" else variant
     if spec.endswith(".keras"):
         try:
             model = load(spec, custom_objects={c.rpartition(":")[2]: named(c) for c in classes})
@@ -37,11 +40,10 @@ def build(spec: str, variant: str, seed: int, classes: list[str]) -> Any:
                 "function whose module imports it; else give package.module:function that makes "
                 "the model"
             ) from error
-        # A file holds each layer's policy: the variant's takes its place.
-        keras_mp.plan(model, wanted, rules={keras.layers.Layer: wanted}).apply(model)
         keras.utils.set_random_seed(seed)
         return model
-    keras_mp.set_policy(wanted)
+    named(spec)  # a program's first lines often set a policy: the variant's comes after them
+    keras_mp.set_policy(policy)
     keras.utils.set_random_seed(seed)
     model = made_by(spec)
     if not isinstance(model, keras.Model):
@@ -49,6 +51,26 @@ def build(spec: str, variant: str, seed: int, classes: list[str]) -> Any:
             f"Expected a function that returns a keras.Model. Received: {spec} returned {model!r}"
         )
     return model
+
+
+def put_policy(model: Any, policy: str) -> None:
+    """Give a built model the variant's policy where its file or its function says another.
+
+    Layers in half precision get it or, where there are none, those in float32: float32 beside half
+    precision is the user's choice, and stays.
+    """
+    places = structure_of(model, ends=False).places
+    leaves = [place for place in places if not place.children]
+    half = [p for p in leaves if p.layer.compute_dtype in ("float16", "bfloat16")]
+    changed = half or [p for p in leaves if p.layer.compute_dtype == "float32"]
+    if all(place.layer.dtype_policy.name == policy for place in changed):
+        return
+    kept = {id(p) for p in leaves} - {id(p) for p in changed}
+    rules: Rules = {
+        re.compile(re.escape(p.path)): p.layer.dtype_policy.name if id(p) in kept else policy
+        for p in places
+    }
+    keras_mp.plan(model, policy, rules=rules).apply(model)
 
 
 def half_policy() -> str:
@@ -90,14 +112,19 @@ def fresh_optimizer(model: Any) -> None:
     given = model.optimizer
     wrapped = isinstance(given, keras.optimizers.LossScaleOptimizer)
     inner = given.inner_optimizer if wrapped else given
-    fresh = type(inner).from_config(inner.get_config())
-    if computes_in_float16(model):
-        ours = isinstance(given, keras_mp.LossScaleOptimizer)
-        fresh = (
-            type(given).from_config(given.get_config())
-            if ours
-            else keras_mp.LossScaleOptimizer(fresh)
-        )
+    if not computes_in_float16(model):
+        fresh = _unused(inner)
+    elif isinstance(given, keras_mp.LossScaleOptimizer):
+        fresh = _unused(given)
         fresh.bind(model)
+    else:
+        fresh = keras_mp.LossScaleOptimizer(_unused(inner), model=model)
     model.optimizer = fresh
     model.make_train_function(force=True)
+
+
+def _unused(optimizer: Any) -> Any:
+    """Itself if it has not been built: not every schedule of a user's own tells its config."""
+    if not optimizer.built:
+        return optimizer
+    return type(optimizer).from_config(optimizer.get_config())

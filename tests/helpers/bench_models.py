@@ -130,6 +130,82 @@ def x_alone():
     return data()[0]
 
 
+def in_a_policy_of_its_own():
+    """A function that sets the policy, as a script does, and keeps its head in float32."""
+    keras.config.set_dtype_policy("mixed_float16")
+    return keras.Sequential(
+        [
+            keras.Input((24,)),
+            keras.layers.Dense(32, "relu", name="first"),
+            keras.layers.Dense(CLASSES, dtype="float32", name="head"),
+        ]
+    )
+
+
+class Warmup(keras.optimizers.schedules.LearningRateSchedule):
+    """A schedule that cannot tell its config, as tutorials write them."""
+
+    def __call__(self, step):
+        return 0.01 * keras.ops.minimum(1.0, (keras.ops.cast(step, "float32") + 1) / 10)
+
+
+def warmed_up():
+    model = logits()
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.Adam(Warmup()), loss)
+    return model
+
+
+class Shuffled(keras.utils.PyDataset):
+    """Batches of 16 in another order each time one goes through them."""
+
+    def __len__(self):
+        return 6
+
+    def __getitem__(self, index):
+        if index == 0:
+            self.order = np.random.permutation(96)
+        x, y = data()
+        rows = self.order[16 * index : 16 * index + 16]
+        return x[rows], y[rows]
+
+
+def shuffled():
+    return Shuffled()
+
+
+def two_inputs():
+    inputs = [keras.Input((24,)), keras.Input((24,))]
+    model = keras.Model(inputs, keras.layers.Dense(CLASSES)(keras.layers.Add()(inputs)))
+    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    return model
+
+
+def two_in_a_tuple():
+    x, y = data()
+    return (x, x), y
+
+
+class Autoencoder(keras.Model):
+    """Its loss is its own, and needs no targets."""
+
+    def __init__(self):
+        super().__init__()
+        self.drawn = keras.layers.Dense(24)
+
+    def call(self, x):
+        return self.drawn(x)
+
+    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+        return keras.ops.mean(keras.ops.square(y_pred - keras.ops.cast(x, y_pred.dtype)))
+
+
+def without_targets():
+    model = Autoencoder()
+    model.compile("adam")
+    return model
+
+
 def unequal():
     x, y = data()
     return x, y[:-1]
@@ -140,7 +216,8 @@ def nested_numbers():
 
 
 def batches_of_x():
-    yield data()[0][:16]
+    for start in range(0, 80, 16):
+        yield (data()[0][start : start + 16],)
 
 
 def no_data():

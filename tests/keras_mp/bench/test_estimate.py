@@ -368,6 +368,18 @@ def test_slower_is_said_as_slower(capsys):
     assert "125 h, 25 h (25 %) more" in out
 
 
+def test_as_fast_is_neither_more_nor_less(capsys):
+    _, out, _ = run(capsys, "--hours", "100", "--speedup", "1")
+    assert "100 h → 100 h, nothing saved" in out
+
+
+def test_numbers_beyond_reason_give_no_infinity(capsys):
+    status, out, err = run(capsys, "--hours", "1e300", "--speedup", "1e-300", "--json")
+    assert (status, out) == (2, "") and "hours / speedup=inf" in err
+    _, out, _ = run(capsys, "--hours", "1e300", "--speedup", "2")
+    assert "1e+300 h → 5e+299 h" in out
+
+
 HEAVY = ("keras", "torch", "tensorflow", "jax")
 
 

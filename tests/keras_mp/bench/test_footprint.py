@@ -56,6 +56,17 @@ def test_wrong_values_are_named():
         footprint(0, 1, 1, "float32")
     with pytest.raises(ValueError, match="Received: slots=-1"):
         footprint(1, 1, 1, "float32", slots=-1)
+    for part in ("parameters", "activations", "batch"):
+        with pytest.raises(ValueError, match=f"at least 1. Received: {part}=0.4"):
+            footprint(
+                **({"parameters": 1, "activations": 1, "batch": 1} | {part: 0.4}), recipe="half"
+            )
+
+
+def test_the_columns_stay_apart_whatever_stands_in_them(capsys):
+    assert main(["estimate", "--parameters", "1e30", "--activations", "1e30"]) == 0
+    head, row = capsys.readouterr().out.splitlines()[:2]
+    assert len(row.split()) == 1 + 2 * len(head.split()[2:])  # a number and a unit each
 
 
 @pytest.mark.backend

@@ -90,6 +90,10 @@ class TestWrongUse:
             ({"batch_size": 0}, "batch_size=0"),
             ({"seconds": 0.0}, "seconds=0.0"),
             ({"headroom": 1.0}, "headroom=1.0"),
+            ({"memory": -1}, "memory=-1"),
+            ({"batch_size": 2.5}, "whole number.*batch_size=2.5"),
+            ({"rounds": "3"}, "rounds='3'"),
+            ({"variants": "float33"}, r"Received: variants=\['float33'\]"),
         ],
     )
     def test_arguments(self, arguments, says):

@@ -5,16 +5,18 @@ import sys
 import keras
 import numpy as np
 import pytest
-from helpers.bench_models import data
+from helpers.bench_models import Autoencoder, data, in_a_policy_of_its_own, net
 
 import keras_mp
-from keras_mp.bench import peaks
-from keras_mp.bench.batches import synthetic
+from keras_mp.bench import batches, peaks
+from keras_mp.bench.batches import Batches, synthetic
+from keras_mp.bench.timing import one_step
 from keras_mp.bench.worker import Worker, in_words
 
 pytestmark = pytest.mark.backend
 
-NET = "helpers.bench_models:net"
+MODELS = "helpers.bench_models"
+NET = f"{MODELS}:net"
 
 
 def worker(variant="float32", spec=NET, data="helpers.bench_models:data", **more):
@@ -63,8 +65,6 @@ class TestPrecision:
 
     def test_a_file_takes_the_variants_precision(self, tmp_path):
         path = str(tmp_path / "net.keras")
-        from helpers.bench_models import net
-
         model = net()
         model.train_on_batch(*data())
         model.save(path)
@@ -72,6 +72,55 @@ class TestPrecision:
             made = worker(variant, path)
             assert {layer.compute_dtype for layer in made.model.layers} == {compute}
             assert made.model.loss.get_config()["from_logits"]
+
+    @pytest.mark.parametrize("variant", ["float32", "mixed_bfloat16", "mixed_float16"])
+    @pytest.mark.parametrize("saved", [False, True])
+    def test_a_policy_of_the_models_own_gives_way(self, variant, saved, tmp_path):
+        spec = "helpers.bench_models:in_a_policy_of_its_own"
+        if saved:
+            in_a_policy_of_its_own().save(tmp_path / "own.keras")
+            spec = str(tmp_path / "own.keras")
+        made = worker(variant, spec)
+        policies = [layer.dtype_policy.name for layer in made.model.layers]
+        assert policies == [variant, "float32"]  # the head was chosen
+        scaled = isinstance(made.model.optimizer, keras_mp.LossScaleOptimizer)
+        assert scaled == (variant == "mixed_float16")
+
+    def test_a_policy_in_a_programs_first_lines_gives_way(self, tmp_path):
+        program = tmp_path / "program_with_a_policy.py"
+        program.write_text(
+            "import keras\n"
+            'keras.config.set_dtype_policy("mixed_float16")\n'
+            "runs = []\n"
+            "def net():\n"
+            "    return keras.Sequential([keras.Input((24,)), keras.layers.Dense(3)])\n"
+            "def data():\n"
+            "    from helpers.bench_models import data\n"
+            "    runs.append(1)\n"
+            "    return data()[0], data()[0][:, :3]\n"
+        )
+        try:
+            made = worker("float32", f"{program}:net", f"{program}:data")
+            assert {layer.compute_dtype for layer in made.model.layers} == {"float32"}
+            assert sys.modules["program_with_a_policy"].runs == [1]  # it was loaded but once
+        finally:
+            del sys.modules["program_with_a_policy"]
+
+
+class TestOptimizer:
+    def test_a_schedule_that_tells_no_config_is_taken_as_it_is(self):
+        for variant in ("float32", "mixed_float16"):
+            made = worker(variant, "helpers.bench_models:warmed_up")
+            losses = made.losses(steps=12)
+            assert np.isfinite(losses).all()
+            assert float(made.model.optimizer.learning_rate) == pytest.approx(0.01)
+
+    def test_what_a_file_has_learnt_is_forgotten(self, tmp_path):
+        model = net()
+        model.train_on_batch(*data())
+        model.save(tmp_path / "net.keras")
+        made = worker("float32", str(tmp_path / "net.keras"))
+        assert int(made.model.optimizer.iterations) == 0
 
 
 class TestLosses:
@@ -83,6 +132,11 @@ class TestLosses:
             assert losses != base  # another precision it is
             np.testing.assert_allclose(losses, base, rtol=0.02)
         assert base[-1] < base[0]
+
+    def test_a_source_that_is_shuffled_gives_all_variants_the_same(self):
+        base = worker(data="helpers.bench_models:shuffled").losses(steps=8)
+        planned = worker("planned", data="helpers.bench_models:shuffled").losses(steps=8)
+        np.testing.assert_allclose(planned, base, rtol=0.02)
 
     def test_another_seed_is_another_start(self):
         one, same, two = (worker(seed=seed).model.get_weights()[0] for seed in (0, 0, 1))
@@ -103,6 +157,21 @@ class TestWords:
     def test_of_one_line_and_of_none(self):
         assert in_words(RuntimeError("out of\nmemory")) == "out of"
         assert in_words(NotImplementedError()) == "NotImplementedError"
+
+    def test_of_a_step_with_labels_that_the_loss_does_not_know(self, backend):
+        if backend == "jax":
+            pytest.skip("jax does not look at labels")
+        made = worker()
+        made.batches = Batches((data()[0], np.full(96, 70)), 32, "wrong labels")
+        with pytest.raises(Exception, match="70") as raised:
+            made.losses(steps=1)
+        assert "70" in in_words(raised.value)  # on tensorflow it stands below a stack
+
+    def test_of_a_train_step_that_returns_no_loss(self, monkeypatch):
+        made = worker()
+        monkeypatch.setattr(type(made.model), "train_on_batch", lambda *_, **__: {"mae": 1.0})
+        with pytest.raises(ValueError, match=r"the loss as 'loss'. Received: \['mae'\]"):
+            made.losses(steps=1)
 
 
 class TestTime:
@@ -135,6 +204,57 @@ class TestTime:
 
 
 class TestData:
+    def test_a_tuple_of_inputs_is_no_pair_of_input_and_target(self):
+        made = worker("planned", f"{MODELS}:two_inputs", f"{MODELS}:two_in_a_tuple")
+        assert np.isfinite(made.losses(steps=2)).all()
+        assert made.turn(steps=2)["samples"] == 64
+
+    @pytest.mark.parametrize(("source", "batches"), [("x_alone", 6), ("batches_of_x", 5)])
+    def test_a_model_with_a_loss_of_its_own_needs_no_targets(self, source, batches, backend):
+        made = worker("planned", f"{MODELS}:without_targets", f"{MODELS}:{source}", batch=16)
+        losses = made.losses(steps=batches + 1)
+        assert losses[-1] < losses[0]  # of the same batch
+        assert made.turn(steps=3)["samples"] == 48
+        assert sum(made.split(step_seconds=1.0).values()) == pytest.approx(1.0)
+        if backend != "tensorflow":
+            assert made.memory(sizes=[4, 8, 16])["points"][2][1] > 0
+
+    def test_a_file_with_inputs_alone_will_do_for_it(self, tmp_path):
+        np.savez(tmp_path / "d.npz", x=data()[0])
+        made = worker(spec=f"{MODELS}:without_targets", data=str(tmp_path / "d.npz"))
+        assert np.isfinite(made.losses(steps=2)).all()
+
+    def test_a_train_step_of_ones_own_gets_what_fit_gives_it(self, monkeypatch):
+        got = []
+
+        class Own(Autoencoder):
+            def train_step(self, *arguments):
+                got.append(type(arguments[-1]))
+                return super().train_step(*arguments)
+
+        model = Own()
+        model.compile("sgd")
+        one_step(model, data()[0][:8], None)
+        model.fit(data()[0][:8], verbose=0)
+        assert len(set(got)) == 1
+
+    def test_a_turn_copies_no_more_than_so_many_bytes(self, monkeypatch):
+        made = worker()
+        a_batch = 32 * (24 * 4 + 8)
+        monkeypatch.setattr(batches, "TURN_BYTES", 4 * a_batch)
+        assert made.turn(steps=100)["steps"] == 4
+        monkeypatch.setattr(batches, "TURN_BYTES", 1)
+        assert made.turn(steps=100)["steps"] == 2
+
+    def test_text_cannot_be_made_up(self, backend):
+        if backend != "tensorflow":
+            pytest.skip("only tensorflow has tensors of text")
+        inputs = keras.Input((1,), dtype="string")
+        lookup = keras.layers.StringLookup(vocabulary=["a", "b"])
+        model = keras.Model(inputs, keras.layers.Embedding(4, 2)(lookup(inputs)))
+        with pytest.raises(ValueError, match="Text cannot be made up"):
+            synthetic(model, 4)
+
     def test_a_generator_is_made_anew(self):
         made = worker(data="helpers.bench_models:generated")
         assert made.about["batch"] == 16
@@ -185,10 +305,10 @@ class TestData:
             ({"spec": "helpers.bench_models:CLASSES"}, "without arguments.*CLASSES, of type int"),
             ({"spec": "helpers.bench_models:explodes"}, "explodes failed: RuntimeError: no model"),
             ({"data": "helpers.bench_models:three"}, "tuple of 3"),
-            ({"data": "helpers.bench_models:x_alone"}, "Expected data as .x, y.*ndarray"),
+            ({"data": "helpers.bench_models:x_alone"}, "Expected data as .x, y.*alone, in ndarray"),
             ({"data": "helpers.bench_models:unequal"}, r"x of \[96\], y of \[95\]"),
             ({"data": "helpers.bench_models:nested_numbers"}, "arrays, or lists or dicts of"),
-            ({"data": "helpers.bench_models:batches_of_x"}, "batches .x, y.*ndarray"),
+            ({"data": "helpers.bench_models:batches_of_x"}, "batches .x, y.*alone, in generator"),
             ({"data": "helpers.bench_models:no_data"}, "no_data failed: OSError: the disk"),
         ],
     )

@@ -4,7 +4,9 @@ import math
 from collections.abc import Sequence
 from statistics import mean
 
+from keras_mp.bench.estimate import disturbed, speedup_of
 from keras_mp.bench.results import Advice, Split, Variant
+from keras_mp.bench.text import per_second
 
 # A gain that a user would notice, and that is not the machine's noise.
 FASTER = 1.03
@@ -41,13 +43,16 @@ def advise(
             return Advice("float32", [("no-baseline", text)], text)
         best = max(running, key=lambda v: v.rate.median if v.rate else 0.0)
         rate = best.rate.median if best.rate else 0.0
-        more = f"{best.name} does run, at {rate:,.4g} samples/s: use that."
+        more = f"{best.name} does run, at {per_second(rate)} samples/s: use that."
         return Advice(best.name, [("no-baseline", text)], f"{text} {more}")
     rivals = [v for v in variants if v.name != "float32" and v.rate and v.speedup]
     sound = [v for v in rivals if losses_agree(base, v)]
     chosen = _choose(base, sound)
     shown = chosen or max(rivals, key=lambda v: _times(v), default=None)
     held = _held_back(base, shown, batch, off_tiles, on_cpu)
+    busy = disturbed(speedup_of(base, shown)) if shown is not None else None
+    if busy is not None:
+        held.append(("busy", f"{busy[0].upper()}{busy[1:]}."))
     for variant in rivals:
         if variant not in sound:
             held.append(("losses", _losses_differ(base, variant)))
@@ -117,8 +122,8 @@ def _verdict(base: Variant, chosen: Variant | None, shown: Variant | None) -> st
         if up.low > FASTER:
             return (
                 f"Switch to {chosen.name}{asked}: {up.median:.2f} times as fast as float32 "
-                f"({up.low:.2f} to {up.high:.2f}), {base.rate.median:,.4g} → "
-                f"{chosen.rate.median:,.4g} samples/s."
+                f"({up.low:.2f} to {up.high:.2f}), {per_second(base.rate.median)} → "
+                f"{per_second(chosen.rate.median)} samples/s."
             )
         return (
             f"Switch to {chosen.name}{asked} for its memory: it is as fast as float32 "

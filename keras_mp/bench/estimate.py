@@ -166,7 +166,8 @@ def from_trial(trial: Trial) -> list[TrialSpeedup]:
     Raises:
         ValueError: The trial has nothing to compare: float32 failed, or every other variant did.
     """
-    found = [_speedup_of(trial, variant) for variant in trial.variants if variant.speedup]
+    base = next((v for v in trial.variants if v.name == "float32"), None)
+    found = [speedup_of(base, variant) for variant in trial.variants if variant.speedup]
     if not found:
         errors = {v.name: v.error for v in trial.variants if v.error}
         raise ValueError(
@@ -183,26 +184,32 @@ WIDE_SPREAD = 1.5
 
 def question_trial(up: TrialSpeedup) -> list[str]:
     """What is hard to believe about a measured speed-up, as sentences."""
-    found = [] if (said := question(up.speedup)) is None else [said]
+    found = (question(up.speedup), disturbed(up))
+    return [said for said in found if said is not None]
+
+
+def disturbed(up: TrialSpeedup) -> str | None:
+    """Why a busy machine is likelier than a measured speed-up, as a sentence; None if it is not."""
     if up.speedup.high > WIDE_SPREAD * up.speedup.low:
-        found.append(
+        return (
             f"the rounds of {up.name} differ by more than half ({up.speedup.low:.3g}× to "
             f"{up.speedup.high:.3g}×): the machine was busy; repeat the trial on a calm one"
         )
-    elif up.overall is not None and (up.speedup.middle or 0.0) > 1.1 * up.overall.limit:
-        found.append(
+    if up.overall is not None and (up.speedup.middle or 0.0) > 1.1 * up.overall.limit:
+        return (
             f"{up.name} gained more than the split of a step allows ({up.overall.limit:.3g}×): "
             "one of the two was measured while the machine was busy"
         )
-    return found
+    return None
 
 
-def _speedup_of(trial: Trial, variant: Variant) -> TrialSpeedup:
+def speedup_of(float32: Variant | None, variant: Variant) -> TrialSpeedup:
+    """A variant's measured speed-up, and what float32's split of a step makes of it."""
     spread = variant.speedup
     if spread is None:
         raise ValueError(f"{variant.name} has no speed-up")
     overall = None
-    base = trial["float32"].split if "float32" in trial else None
+    base = float32.split if float32 is not None else None
     if base and variant.split and base.compute > 0 and variant.split.compute > 0:
         parts = {
             "compute": base.compute,

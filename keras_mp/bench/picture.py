@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from html import escape
 
 from keras_mp.bench.results import Trial, Variant
-from keras_mp.bench.text import duration, size
+from keras_mp.bench.text import duration, per_second, size
 
 WIDTH, PANEL, GAP, TOP = 960, 456, 48, 96
 ROW = 30
@@ -96,7 +96,7 @@ def _speeds(shown: Sequence[Variant], x: float, y: float) -> list[str]:
             _line(low, top + 9, high, top + 9),
             _line(low, top + 4, low, top + 14),
             _line(high, top + 4, high, top + 14),
-            _text(left + room + 10, top + 14, f"{rate.median:,.4g}{times}"),
+            _text(left + room + 10, top + 14, f"{per_second(rate.median)}{times}"),
         ]
     return drawn
 

@@ -50,7 +50,7 @@ def _row(variant: Variant, trial: Trial) -> tuple[str, ...]:
     memory = variant.memory
     return (
         name,
-        f"{variant.rate.median:,.4g}",
+        per_second(variant.rate.median),
         _range(variant.rate),
         "1.00" if up is None else f"{up.median:.2f} ({up.low:.2f}–{up.high:.2f})",
         "–" if memory is None else size(memory.at(_at(trial))),
@@ -78,7 +78,12 @@ def _table(rows: list[tuple[str, ...]]) -> list[str]:
 
 
 def _range(spread: Spread) -> str:
-    return f"{spread.low:,.4g}–{spread.high:,.4g}"
+    return f"{per_second(spread.low)}–{per_second(spread.high)}"
+
+
+def per_second(rate: float) -> str:
+    """Four digits, or all before the point: 83.25, 13,374."""
+    return f"{rate:,.0f}" if rate >= 1000 else f"{rate:.4g}"
 
 
 def duration(seconds: float) -> str:

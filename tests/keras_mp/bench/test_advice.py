@@ -52,6 +52,25 @@ class TestChoice:
         unsure = Variant(**{**vars(unsure), "speedup": Spread(1.2, 0.9, 1.5)})
         assert advise([BASE, unsure], 32).switch_to == "float32"
 
+    def test_a_gain_that_the_parts_of_a_step_deny_is_doubted(self):
+        half = Split(input=0.0, compute=0.05, optimizer=0.0, other=0.05)  # twice as fast at most
+        for times, doubted in ((1.9, False), (2.3, True)):
+            advice = advise([variant("float32", split=half), variant("planned", times)], 32)
+            assert ("busy" in codes(advice)) is doubted
+            assert ("gained more than the split of a step allows" in advice.paragraph) is doubted
+
+    def test_rounds_that_lie_far_apart_are_doubted(self):
+        wide = Variant(**{**vars(variant("planned", 2.0)), "speedup": Spread(2.0, 1.5, 2.4)})
+        advice = advise([BASE, wide], 32)
+        assert "The rounds of planned differ by more than half (1.5× to 2.4×)" in advice.paragraph
+        assert advice.held_back[-1][0] == "busy"
+
+    def test_large_rates_are_written_out(self):
+        base, fast = variant("float32"), variant("planned", 2.0)
+        base = Variant(**{**vars(base), "rate": Spread(13374.2, 12380.0, 18970.0)})
+        fast = Variant(**{**vars(fast), "rate": Spread(31544.0, 29961.0, 31740.0)})
+        assert "13,374 → 31,544 samples/s" in advise([base, fast], 32).paragraph
+
     def test_memory_alone_can_be_a_reason(self):
         saving = variant("mixed_bfloat16", 1.0, slope=60)
         advice = advise([BASE, saving], 32)

@@ -13,6 +13,7 @@ from keras_mp.policies.compiled import half_losses, last_axis, wrong_metrics
 from keras_mp.policies.detect import device_of
 from keras_mp.policies.hardware import Device
 from keras_mp.policies.hazards import Circumstances, half_variables, hazard
+from keras_mp.policies.own_code import needs_of_code
 from keras_mp.policies.policy import resolve
 from keras_mp.policies.raw import raw_values
 from keras_mp.policies.structure import Place, Structure, below, structure_of
@@ -100,6 +101,7 @@ def audit(
     where = device_of(device)
     backend = keras.backend.backend()
     raw = {path: one for path, one in raw_values(structure).items() if one.sure}
+    code = {half: needs_of_code(structure, half, backend) for half in HALF}
     findings: list[Finding] = []
     own: dict[str, str] = {}
     for place in structure.places:
@@ -109,7 +111,7 @@ def audit(
         half = keras.DTypePolicy(name).compute_dtype if name else place.layer.compute_dtype
         if half not in HALF or _is_part(place) or _is_quantized(place):
             continue
-        around = Circumstances(half, backend, where, structure, raw=raw)
+        around = Circumstances(half, backend, where, structure, raw=raw, code=code[half])
         plan_it = f"keras_mp.plan(model, {policy_of!r}).apply(model)"
         if name is None and _left_behind(place, around):
             sentence = (

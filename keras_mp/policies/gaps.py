@@ -5,12 +5,13 @@ fails under Keras' policy and passes under a plan.
 """
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import keras
 
 from keras_mp import _keras_internals
 from keras_mp.policies.categories import is_a
+from keras_mp.policies.own_code import adds_loss
 from keras_mp.policies.reason import Reason
 from keras_mp.policies.structure import Place, ends_in
 
@@ -150,17 +151,6 @@ def added_loss(place: Place, around: "Circumstances") -> Reason | None:
         f"adds a loss of its own, which {around.half} rounds and float16 overflows; TensorFlow "
         "refuses to add it to the others, which are float32",
     )
-
-
-def adds_loss(layer: Any) -> bool:
-    """Whether code of the user's in a layer's class names ``add_loss``."""
-    codes = [
-        getattr(function, "__code__", None)
-        for made in type(layer).__mro__
-        if not made.__module__.startswith(("keras.", "keras_mp.", "torch.", "tensorflow."))
-        for function in vars(made).values()
-    ]
-    return any("add_loss" in code.co_names for code in codes if code is not None)
 
 
 FINDERS = (

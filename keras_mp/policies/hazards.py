@@ -33,7 +33,6 @@ from keras_mp.policies.structure import (
 # The float16 sum of this many values overflows where their mean is above 1,024.
 LARGE_WINDOW = 64
 FLOAT16_MAX = get_format("float16").max
-FLOAT16_ZERO = get_format("float16").zero_below
 FLOAT16_SMALLEST = get_format("float16").min_normal
 # A logit that is wrong by this makes an attention weight wrong by 28 %.
 LOGIT_ROUNDING = 0.25
@@ -50,6 +49,7 @@ class Circumstances:
         backend, device: What computes it, and where.
         measured: What a calibration batch showed; None without one.
         raw: Path -> raw numbers that the layer hands on.
+        code: Path -> why the user's own code needs the layer in float32.
         anew: Paths of layers that an earlier plan made ours, whose class is chosen anew.
     """
 
@@ -59,6 +59,7 @@ class Circumstances:
     structure: Structure
     measured: Calibration | None = None
     raw: Mapping[str, Raw] = field(default_factory=dict)
+    code: Mapping[str, Reason] = field(default_factory=dict)
     anew: Collection[str] = ()
 
     def stays_ours(self, place: Place) -> bool:
@@ -126,18 +127,8 @@ def _unit_norm(place: Place, around: Circumstances) -> Reason | None:
     )
 
 
-def _tiny_epsilon(place: Place, around: Circumstances) -> Reason | None:
-    """Keras' own layers use theirs in float32; a user's layer in the dtype that it computes in."""
-    if around.half != "float16" or place.category != "custom":
-        return None
-    for name, value in vars(place.layer).items():  # epsilon, _eps, variance_epsilon, ...
-        if "eps" in name.lower() and isinstance(value, float) and 0.0 < value <= FLOAT16_ZERO:
-            return Reason(
-                "tiny-epsilon",
-                f"its {name}={value:g} is zero in float16: what it is to keep from a division by "
-                "zero is not kept from it",
-            )
-    return None
+def _code(place: Place, around: Circumstances) -> Reason | None:
+    return around.code.get(place.path)
 
 
 def _mean_pooling(place: Place, around: Circumstances) -> Reason | None:
@@ -251,7 +242,7 @@ _FINDERS: tuple[Callable[[Place, Circumstances], Reason | None], ...] = (
     _foreign,
     _output,
     _unit_norm,
-    _tiny_epsilon,
+    _code,
     _mean_pooling,
     _activity_regularizer,
     _attention_logits,

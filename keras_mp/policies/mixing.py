@@ -12,8 +12,8 @@ from typing import Any
 import keras
 
 from keras_mp import _keras_internals
-from keras_mp.policies.gaps import adds_loss
 from keras_mp.policies.objects import policy_named
+from keras_mp.policies.own_code import adds_loss
 from keras_mp.policies.reason import Reason
 from keras_mp.policies.structure import Place, Structure, below, is_functional
 

@@ -20,6 +20,7 @@ from keras_mp.policies.detect import device_of
 from keras_mp.policies.hardware import Device, recommend_for
 from keras_mp.policies.hazards import Circumstances, hazard, usual
 from keras_mp.policies.measure import calibrate
+from keras_mp.policies.own_code import needs_of_code
 from keras_mp.policies.policy import choose, resolve
 from keras_mp.policies.precision_plan import Gradients, PrecisionPlan, Row, applied_plan
 from keras_mp.policies.raw import raw_values
@@ -97,9 +98,10 @@ def plan(
     measured = None
     if data is not None and half in HALF:
         measured = calibrate(model, data, structure, loss)
-    raw = raw_values(structure)
+    backend = keras.backend.backend()
+    code = needs_of_code(structure, half, backend) if half in HALF else {}
     around = Circumstances(
-        half, keras.backend.backend(), where, structure, measured, raw, _replaced(model)
+        half, backend, where, structure, measured, raw_values(structure), code, _replaced(model)
     )
     planner = _Planner(name, around, CheckedRules(rules or {}, structure), replace)
     return PrecisionPlan(name, planner.rows(), planner.summary())

@@ -5,6 +5,7 @@ no variable changes.
 """
 
 import inspect
+import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +14,8 @@ import keras
 
 from keras_mp import _keras_internals
 
+# Samples in a trace, and how many guesses at a model's inputs are tried.
+SAMPLES, TRIES = 2, 48
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
@@ -46,14 +49,11 @@ def traced_calls(model: Any, layers: Iterable[Any]) -> list[Call] | None:
     observed = list(layers)
     # In one dtype, so that no cast stands between the layers.
     policies = [layer for layer in observed if layer.quantization_mode is None]
-    for dtype in ("float32", "int32"):
-        given = _inputs(model, dtype)
-        if given is None:
-            return None
+    for args, kwargs in guessed_inputs(model):
         calls.clear()
         try:
             with in_float32(policies), _keras_internals.observed_calls(observed, see):
-                model.compute_output_spec(*given[0], **given[1])
+                model.compute_output_spec(*args, **kwargs)
         except Exception:  # the user's code on other inputs than it is for: of any kind
             continue
         if calls and calls[-1].layer is model:
@@ -61,30 +61,72 @@ def traced_calls(model: Any, layers: Iterable[Any]) -> list[Call] | None:
     return None
 
 
-def _inputs(model: Any, dtype: str) -> tuple[list[Any], dict[str, Any]] | None:
-    """Symbolic arguments of the shapes that the model was built with.
+def guessed_inputs(layer: Any) -> Iterator[tuple[list[Any], dict[str, Any]]]:
+    """Symbolic arguments that a built layer or model may take, the likeliest first.
 
-    Keras notes the first argument's alone: further ones are tried with the same shape.
+    Keras notes the shapes that a ``build`` was given, for most models the first argument's alone,
+    and no dtypes. Further arguments may have the same shape, or one that a layer inside was built
+    with; ids, edges and lengths are integers.
     """
-    config = model.get_build_config() or {}
-    try:
-        if "input_shape" in config:
-            given = inspect.signature(model.call).parameters.values()
-            needed = [p for p in given if p.default is p.empty and p.kind in _POSITIONAL]
-            shapes = [config["input_shape"]] * max(len(needed), 1)
-            return [_symbolic(shape, dtype) for shape in shapes], {}
-        shapes = config["shapes_dict"]
-        return [], {k.removesuffix("_shape"): _symbolic(shapes[k], dtype) for k in shapes}
-    except (KeyError, TypeError):
-        return None
+    tried = itertools.chain.from_iterable(
+        _of_dtypes(shapes, size) for shapes in _shapes(layer) for size in (SAMPLES, None)
+    )
+    yield from itertools.islice(tried, TRIES)
 
 
-def _symbolic(shape: Any, dtype: str) -> Any:
+def _shapes(layer: Any) -> Iterator[tuple[list[Any], dict[str, Any]]]:
+    """What the arguments' shapes may be: positional and named."""
+    config = layer.get_build_config() or {}
+    if "shapes_dict" in config:
+        yield [], {k.removesuffix("_shape"): v for k, v in config["shapes_dict"].items()}
+    elif config.get("input_shape") is not None:
+        first = config["input_shape"]
+        given = inspect.signature(layer.call).parameters.values()
+        needed = [p for p in given if p.default is p.empty and p.kind in _POSITIONAL]
+        configs = [child.get_build_config() or {} for child in _keras_internals.child_layers(layer)]
+        inside = dict.fromkeys(_leaves([config.values() for config in configs]))
+        for rest in itertools.product([first, *inside], repeat=max(len(needed) - 1, 0)):
+            yield [first, *rest], {}
+
+
+def _of_dtypes(
+    shapes: tuple[list[Any], dict[str, Any]], samples: int | None
+) -> Iterator[tuple[list[Any], dict[str, Any]]]:
+    """All of them floats, all integers, then a mixture.
+
+    ``samples``: the size of the first axis; None for the one that the layer was built with.
+    """
+    count = len(list(_leaves(shapes)))
+    mixed = itertools.product(("float32", "int32"), repeat=min(count, 5))
+    kinds = [("float32",) * count, ("int32",) * count]
+    for dtypes in [*kinds, *(kind for kind in mixed if count > 1 and len(set(kind)) > 1)]:
+        dtype = iter(dtypes + ("float32",) * count)
+        yield _symbolic(list(shapes[0]), dtype, samples), _symbolic(shapes[1], dtype, samples)
+
+
+def _symbolic(shape: Any, dtype: Iterator[str], samples: int | None) -> Any:
     if isinstance(shape, dict):
-        return {key: _symbolic(inner, dtype) for key, inner in shape.items()}
-    if not all(size is None or isinstance(size, int) for size in shape):
-        return type(shape)(_symbolic(inner, dtype) for inner in shape)
-    return keras.KerasTensor((2, *shape[1:]), dtype)
+        return {key: _symbolic(inner, dtype, samples) for key, inner in shape.items()}
+    if not _is_shape(shape):  # a structure of them, or an argument that was not given
+        inside = isinstance(shape, list | tuple)
+        return [_symbolic(inner, dtype, samples) for inner in shape] if inside else shape
+    return keras.KerasTensor((samples or shape[0] or SAMPLES, *shape[1:]), next(dtype))
+
+
+def _leaves(shapes: Any) -> Iterator[tuple[int | None, ...]]:
+    """The shapes in a structure of shapes."""
+    if _is_shape(shapes):
+        yield tuple(shapes)
+    elif isinstance(shapes, dict):
+        yield from _leaves(shapes.values())
+    elif isinstance(shapes, Iterable) and not isinstance(shapes, str):
+        for inner in shapes:
+            yield from _leaves(inner)
+
+
+def _is_shape(shape: Any) -> bool:
+    sizes = isinstance(shape, tuple | list) and bool(shape)
+    return sizes and all(size is None or isinstance(size, int) for size in shape)
 
 
 def _tensors(structure: Any) -> Iterator[Any]:

@@ -380,12 +380,53 @@ class TestTinyEpsilon:
         assert planned == exact == 0
         assert np.isnan(flipped).all()
 
-    @pytest.mark.parametrize("name", ["eps", "_eps", "variance_epsilon"])
-    def test_it_goes_by_many_names(self, name):
-        model = self.build(1e-5)
-        setattr(model.get_layer("norm"), name, 1e-12)
-        row = plan(model, "mixed_float16")["norm"]
-        assert row.code == "tiny-epsilon" and f"{name}=1e-12" in row.reason
+    @pytest.mark.parametrize(
+        ("value", "told"),
+        [
+            (lambda self: self.eps, "eps=1e-12"),
+            (lambda self: self._eps, "_eps=1e-12"),
+            (lambda self: self.variance_epsilon, "variance_epsilon=1e-12"),
+            (lambda self: 1e-12, "1e-12"),
+            (lambda self, small=1e-8: small, "1e-08"),
+        ],
+    )
+    def test_it_goes_by_many_names_or_none(self, value, told):
+        class Norm(layers.Layer):
+            def __init__(self):
+                super().__init__(name="norm")
+                self.eps = self._eps = self.variance_epsilon = 1e-12
+
+            def call(self, inputs):
+                return inputs / (ops.norm(inputs, axis=-1, keepdims=True) + self.small())
+
+            small = value
+
+        row = plan(functional(keras.Input((4,)), Norm(), layers.Dense(1)), "mixed_float16")["norm"]
+        assert row.code == "tiny-epsilon" and f"computes with {told}," in row.reason
+
+    def test_what_a_layer_holds_gives_it_the_numbers_that_it_divides(self):
+        class Unit(layers.Layer):
+            def __init__(self):
+                super().__init__(name="unit")
+                self.inner = layers.Dense(4, name="inner", kernel_initializer="zeros")
+                self.outer = layers.Dense(4, name="outer")
+
+            def call(self, inputs):
+                inner = self.inner(inputs)
+                return self.outer(inner / (ops.norm(inner, axis=-1, keepdims=True) + 1e-12))
+
+        def build():
+            return functional(keras.Input((4,)), Unit(), layers.Dense(1))
+
+        def run(model):
+            return numbers(model(np.ones((1, 4), "float32")))
+
+        rows = plan(build(), "mixed_float16")
+        assert rows["unit/inner"].code == "tiny-epsilon"
+        assert "gives unit numbers" in rows["unit/inner"].reason
+        exact, planned, flipped = outcomes(build, run, "mixed_float16", "tiny-epsilon")
+        assert planned == exact
+        assert np.isnan(flipped).all()
 
     def test_it_is_not_given_to_a_larger_one_nor_in_bfloat16_nor_to_keras_own(self):
         assert "tiny-epsilon" not in codes(self.build(1e-5), "mixed_float16")
@@ -393,6 +434,107 @@ class TestTinyEpsilon:
         norm = layers.LayerNormalization(epsilon=1e-12)
         model = functional(keras.Input((4,)), norm, layers.Dense(1))
         assert "tiny-epsilon" not in codes(model, "mixed_float16")
+
+    def test_nor_where_the_code_hands_it_on_or_computes_in_float32(self):
+        """As KerasHub's BERT does, whose norms take 1e-12 and work in float32."""
+
+        class Block(layers.Layer):
+            def __init__(self):
+                super().__init__()
+                self.epsilon = 1e-12
+                self.norm = layers.LayerNormalization(epsilon=self.epsilon)
+
+            def call(self, inputs):
+                return self.norm(inputs)
+
+        class Wide(layers.Layer):
+            def call(self, inputs):
+                wide = ops.cast(inputs, "float32")
+                wide = wide / (ops.norm(wide, axis=-1, keepdims=True) + 1e-12)
+                return ops.cast(wide, inputs.dtype)
+
+        model = functional(keras.Input((4,)), Block(), Wide(), layers.Dense(1))
+        assert "tiny-epsilon" not in codes(model, "mixed_float16")
+
+
+def segmented(rows):
+    segments = ops.zeros_like(rows[:, 0], dtype="int32")
+    return ops.segment_sum(rows, segments, num_segments=1)
+
+
+def scattered(rows):
+    places = ops.zeros_like(rows[:, :1], dtype="int32")
+    return ops.scatter(places, rows, (1, 4))
+
+
+class TestRunningSum:
+    """One number added after the other in half precision: a sum of ones stops, at 256 or 2,048."""
+
+    X = np.ones((3000, 4), "float32")
+
+    class Total(layers.Layer):
+        """All rows in one segment."""
+
+        add = staticmethod(scattered if BACKEND == "torch" else segmented)
+
+        def call(self, inputs):
+            return self.add(inputs)
+
+    class Wide(Total):
+        def call(self, inputs):
+            return super().call(ops.cast(inputs, "float32"))
+
+    class Right(Total):
+        add = staticmethod(segmented)
+
+    def build(self, kind):
+        first = layers.Dense(4, kernel_initializer="identity", name="first")
+        last = layers.Dense(1, kernel_initializer="ones", name="last")
+        return functional(keras.Input((4,)), first, kind(name="total"), last)
+
+    @pytest.mark.parametrize(
+        ("policy", "stops"), [("mixed_float16", 2048), ("mixed_bfloat16", 256)]
+    )
+    def test_it_changes_what_comes_out(self, policy, stops):
+        exact, planned, flipped = outcomes(
+            lambda: self.build(self.Total),
+            lambda m: numbers(m(self.X)),
+            policy,
+            "running-sum",
+        )
+        assert exact == planned == 4 * 3000
+        assert flipped == 4 * stops
+
+    @pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
+    def test_what_a_model_of_ones_own_code_sums_is_float32(self, policy):
+        total = self.Total.add
+
+        class Net(keras.Model):
+            def __init__(self):
+                super().__init__()
+                self.first = layers.Dense(4, name="first")
+                self.second = layers.Dense(4, kernel_initializer="identity", name="second")
+                self.last = layers.Dense(1, kernel_initializer="ones", name="last")
+
+            def call(self, inputs):
+                inner = self.second(self.first(inputs))
+                return self.last(total(inner))
+
+        model = Net()
+        model(self.X)
+        model.first.kernel.assign(np.eye(4))
+        planned = plan(model, policy)
+        assert {row.path for row in planned if row.code == "running-sum"} == {"", "second"}
+        assert planned["first"].policy == policy
+        planned.apply(model)
+        assert numbers(model(self.X)) == 4 * 3000
+
+    @pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
+    def test_it_is_not_given_where_sums_are_wide(self, policy):
+        model = self.build(self.Right if BACKEND == "torch" else self.Wide)
+        assert "running-sum" not in codes(model, policy)
+        plan(model, policy).apply(model)
+        assert numbers(model(self.X)) == pytest.approx(4 * 3000, rel=0.01)
 
 
 class TestHalfVariables:

@@ -135,6 +135,36 @@ class TestTheEndOfAModelOfOnesOwnCode:
 
         assert self.ends(Net(), self.X, self.X) == {"end"}
 
+    def test_several_inputs_of_unlike_shapes(self):
+        """Keras notes the first one's shape alone, and no dtype."""
+
+        class Net(keras.Model):
+            def __init__(self):
+                super().__init__()
+                self.end, self.body = layers.Dense(2, name="end"), layers.Dense(8, name="body")
+                self.table = layers.Embedding(9, 8, name="table")
+
+            def call(self, numbers, ids):
+                return self.end(self.body(numbers) + keras.ops.mean(self.table(ids), axis=1))
+
+        ids = np.ones((2, 5), "int32")
+        assert self.ends(Net(), self.X, ids) == {"end"}
+
+    def test_a_graph_of_as_many_nodes_as_the_code_says(self):
+        class Net(keras.Model):
+            def __init__(self):
+                super().__init__()
+                self.end, self.body = layers.Dense(2, name="end"), layers.Dense(8, name="body")
+
+            def call(self, inputs):
+                nodes, edges = inputs
+                given = keras.ops.take(self.body(nodes), edges[0], axis=0)
+                taken = keras.ops.segment_sum(given, edges[1], num_segments=7)
+                return self.end(keras.ops.concatenate([nodes, taken], axis=-1))
+
+        nodes, edges = np.ones((7, 4), "float32"), np.ones((2, 9), "int32")
+        assert self.ends(Net(), [nodes, edges]) == {"end"}
+
     def test_layers_in_layers_and_models_in_models(self):
         class Block(layers.Layer):
             def __init__(self, **options):

@@ -1,10 +1,12 @@
 """What the code of the user's own layers does that half precision makes wrong, as far as its names
 and constants tell. Nothing is run.
 
-Two reasons: a *tiny epsilon*, which is zero in float16, and a *running sum*, which adds one number
-after the other in the dtype that it is given. Code that names float32 takes care of itself.
+Three reasons: a *tiny epsilon*, which is zero in float16; a *large number*, which is infinite; and
+a *running sum*, which adds one number after the other in the dtype that it is given. Code that
+names float32 takes care of itself.
 """
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import CodeType, FunctionType
@@ -18,7 +20,7 @@ from keras_mp.policies.tracing import traced_calls
 
 _NOT_OWN = ("keras.", "keras_mp.", "torch.", "tensorflow.", "jax.", "numpy.")
 _WIDE, _WHOLE = {"float32", "float64"}, {"int32", "int64"}
-_FLOAT16_ZERO = get_format("float16").zero_below
+_FLOAT16 = get_format("float16")
 # Measured by 3,000 ones: they come to 256 in bfloat16 and 2,048 in float16. A test repeats it.
 _SUMS = {
     "tensorflow": {
@@ -113,25 +115,32 @@ def _need(place: Place, half: str, backend: str) -> Reason | None:
         if sums:
             sentence = f"adds up by {sums[0]}, which on {backend} stops at {_STOPS[half]} ones"
             return Reason("running-sum", f"{sentence} in {half}: cast to float32 before it")
-        epsilon = None if model or half != "float16" else _tiny(place.layer, code)
-        if epsilon is not None:
-            return Reason(
-                "tiny-epsilon",
-                f"computes with {epsilon}, which is zero in float16: what it is to keep from a "
-                "division by zero is not kept from it",
-            )
+        if half == "float16" and not model:
+            reason = _number(place.layer, code)
+            if reason is not None:
+                return reason
     return None
 
 
-def _tiny(layer: Any, code: Code) -> str | None:
-    named = {name: vars(layer).get(name) for name in sorted(code.names) if "eps" in name.lower()}
-    constants = {f"{one!r}": one for one in sorted(filter(_is_tiny, code.constants))}
-    found = {f"{name}={value!r}": value for name, value in named.items()} | constants
-    return next((text for text, value in found.items() if _is_tiny(value)), None)
-
-
-def _is_tiny(value: Any) -> bool:
-    return isinstance(value, float) and 0.0 < value <= _FLOAT16_ZERO
+def _number(layer: Any, code: Code) -> Reason | None:
+    """A number that float16 does not have: an attribute that code uses, or written in it."""
+    held = vars(layer)
+    named = [(f"{name}={held[name]!r}", held[name]) for name in sorted(code.names & set(held))]
+    written = [(repr(one), one) for one in sorted(code.constants, key=repr)]
+    for text, value in (pair for pair in named + written if isinstance(pair[1], float)):
+        if 0.0 < value <= _FLOAT16.zero_below:
+            return Reason(
+                "tiny-epsilon",
+                f"computes with {text}, which is zero in float16: what it is to keep from a "
+                "division by zero is not kept from it",
+            )
+        if _FLOAT16.max < abs(value) < math.inf:
+            return Reason(
+                "large-number",
+                f"computes with {text}, which is infinite in float16: what is multiplied by it, as "
+                "masks are, becomes infinite or NaN",
+            )
+    return None
 
 
 def _givers(place: Place) -> Iterator[Place]:

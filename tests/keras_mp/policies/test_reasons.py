@@ -385,7 +385,7 @@ class TestTinyEpsilon:
         [
             (lambda self: self.eps, "eps=1e-12"),
             (lambda self: self._eps, "_eps=1e-12"),
-            (lambda self: self.variance_epsilon, "variance_epsilon=1e-12"),
+            (lambda self: self.least, "least=1e-12"),
             (lambda self: 1e-12, "1e-12"),
             (lambda self, small=1e-8: small, "1e-08"),
         ],
@@ -394,7 +394,7 @@ class TestTinyEpsilon:
         class Norm(layers.Layer):
             def __init__(self):
                 super().__init__(name="norm")
-                self.eps = self._eps = self.variance_epsilon = 1e-12
+                self.eps = self._eps = self.least = 1e-12
 
             def call(self, inputs):
                 return inputs / (ops.norm(inputs, axis=-1, keepdims=True) + self.small())
@@ -455,6 +455,37 @@ class TestTinyEpsilon:
 
         model = functional(keras.Input((4,)), Block(), Wide(), layers.Dense(1))
         assert "tiny-epsilon" not in codes(model, "mixed_float16")
+
+
+class TestLargeNumber:
+    """The usual way to mask: where all is masked, float16 has infinities alone."""
+
+    def build(self, number=-1e9):
+        class Look(layers.Layer):
+            def call(self, scores):
+                return self.masked(scores, ops.cast(scores < 0, scores.dtype))
+
+            def masked(self, scores, mask, small=number):
+                return ops.softmax(scores + mask * small)
+
+        inputs, look = keras.Input((4,)), Look(name="look")
+        first = layers.Dense(4, kernel_initializer="identity")
+        last = layers.Dense(1, kernel_initializer="ones")
+        return functional(inputs, first, look, last)
+
+    def test_it_changes_what_comes_out(self):
+        exact, planned, flipped = outcomes(
+            self.build,
+            lambda m: numbers(m(np.array([[-1.0, -2.0, -3.0, -4.0]], "float32"))),
+            "mixed_float16",
+            "large-number",
+        )
+        assert planned == exact == pytest.approx(1.0)
+        assert np.isnan(flipped).all()
+
+    def test_it_is_not_given_to_a_smaller_one_nor_in_bfloat16(self):
+        assert "large-number" not in codes(self.build(-3e4), "mixed_float16")
+        assert "large-number" not in codes(self.build(), "mixed_bfloat16")
 
 
 def segmented(rows):

@@ -14,6 +14,8 @@ import traceback
 import warnings
 from typing import Any
 
+from keras_mp._backend import translate
+
 
 class Worker:
     """Holds the model of one variant between the requests."""
@@ -179,6 +181,8 @@ def main() -> None:
             answer = {"ok": do(**request)}
         except Exception as error:  # the user's model or data: told to the parent, not fatal here
             traceback.print_exc()
+            if isinstance(error, ModuleNotFoundError):
+                error = translate(error)
             answer = {"error": in_words(error), "kind": type(error).__name__}
         answers.write(json.dumps(answer) + "\n")
         answers.flush()

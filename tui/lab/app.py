@@ -1,12 +1,14 @@
 """``keras-mp lab``: the lab on its own, with the dashboard's themes, help and pictures."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from textual.screen import Screen
 
 from keras_mp.telemetry.records import Numerics
 from tui.app import MonitorApp
+from tui.keys import EVERYWHERE
 from tui.lab.screen import LabScreen
 
 
@@ -20,6 +22,12 @@ class LabApp(MonitorApp):
 
     TITLE = "keras-mp lab"
     INSTEAD = ""  # where the terminal is too small, nothing else shows the lab
+    # For the help: there are no jobs here, whose devices there were to show.
+    KEYS = tuple(  # type: ignore[assignment]  # fewer than the dashboard has
+        replace(key, text="Leave.") if key.action == "app.quit" else key
+        for key in EVERYWHERE
+        if key.action not in ("app.devices", "app.lab")
+    )
 
     def __init__(
         self,

@@ -56,7 +56,7 @@ LAB = (
         Key(str(n), f"page({n})", "1–6" if n == 1 else "", "", _NAMES if n == 1 else "")
         for n in range(1, len(PAGES) + 1)
     ),
-    Key("escape", "leave", "esc", "", "Leave the lab: back to the jobs."),
+    Key("escape", "leave", "esc", "", "Leave the lab: back to where you were."),
 )
 
 
@@ -228,3 +228,5 @@ class LabScreen(ShownScreen):
             self._close_input()
         elif len(self.app.screen_stack) > 1:
             self.app.pop_screen()
+        else:
+            self.app.exit()

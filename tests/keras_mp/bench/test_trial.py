@@ -129,6 +129,19 @@ class TestWrongUse:
 
 
 class TestProcess:
+    def test_a_backend_that_is_not_installed_is_told_with_the_fix(self, tmp_path, monkeypatch):
+        # A package of the backend's name that cannot be imported stands first on the path.
+        broken = 'raise ModuleNotFoundError("No module named \'jax\'", name="jax")'
+        (tmp_path / "jax.py").write_text(broken)
+        monkeypatch.syspath_prepend(str(tmp_path))
+        monkeypatch.setenv("KERAS_BACKEND", "jax")
+        known = {"data": None, "variant": "float32", "policy": None, "batch": 8, "seed": 0}
+        with (
+            WorkerProcess("float32") as process,
+            pytest.raises(WorkerFailed, match=r"'jax' .chosen by KERAS_BACKEND. is not installed"),
+        ):
+            process.ask("build", spec="m:f", classes=[], **known)
+
     def test_its_death_is_told(self):
         with WorkerProcess("float32") as process:
             process._process.kill()

@@ -1,5 +1,6 @@
 """The lab in a terminal of 80 x 24: keys, what they lead to, and no backend loaded."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -112,6 +113,26 @@ async def test_the_help_has_this_pages_keys():
         assert isinstance(app.screen, HelpScreen)
         text = "\n".join(screen_text(app))
         assert "Leave out float32 masters" in text and "Double or halve" not in text
+
+
+async def test_the_help_of_the_lab_alone_names_no_key_that_needs_jobs():
+    app = LabApp()
+    async with app.run_test(size=(80, 40)) as pilot:
+        await pilot.press("question_mark")
+        await pilot.pause()
+        text = "\n".join(screen_text(app))
+        assert "The next theme" in text and "Leave.\n" in re.sub(" +\n", "\n", text)
+        assert "GPUs and memory" not in text and "The lab:" not in text
+        assert "jobs go on" not in text and "back to the jobs" not in text
+
+
+async def test_escape_leaves_the_lab_alone():
+    app = LabApp()
+    async with app.run_test(size=SIZE) as pilot:
+        await pilot.press("escape")
+        await pilot.pause()
+        assert not app.is_running
+    assert app.return_code == 0
 
 
 async def test_a_click_on_a_page_opens_it():

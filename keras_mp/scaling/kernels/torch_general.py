@@ -8,8 +8,9 @@ import torch
 
 from keras_mp.scaling.kernels import torch_ops
 from keras_mp.scaling.kernels.common import half_dtype
+from keras_mp.scaling.kernels.torch_ops import dense
 
-_HALF = (torch.float16, torch.bfloat16)
+HALF = (torch.float16, torch.bfloat16)
 
 
 def unscale_and_check(
@@ -27,10 +28,7 @@ def unscale_and_check(
         (unscaled, finite). Half-precision gradients are unscaled in float32, where the quotient
         does not underflow, and then rounded back where the variable is in half precision too.
     """
-    grads = [
-        g.float() if g is not None and g.dtype in _HALF and half_dtype(v) is None else g
-        for g, v in zip(grads, variables, strict=True)
-    ]
+    grads = widened(grads, variables)
     unscaled: list[Any] = list(grads)
     groups: dict[Any, list[int]] = defaultdict(list)
     for i, grad in enumerate(grads):
@@ -38,24 +36,32 @@ def unscale_and_check(
             groups[(grad.dtype, grad.device, grad.layout)].append(i)
     for (dtype, device, layout), members in groups.items():
         tensors = [grads[i] for i in members]
-        if layout != torch.strided:
-            tensors = [t.coalesce() for t in tensors]
-            quotients = [t / scale.to(t.dtype) for t in tensors]
-            checked = [q._values() for q in quotients]
-        elif dtype in _HALF:
-            checked = list(torch._foreach_div([t.float() for t in tensors], scale.to(device)))
-            quotients = [q.to(dtype) for q in checked]
+        if dtype in HALF:
+            tensors = [t.float() for t in tensors]
+        if layout == torch.strided:
+            quotients = list(torch._foreach_div(tensors, scale.to(device)))
         else:
-            quotients = checked = list(torch._foreach_div(tensors, scale.to(device)))
-        _check(checked, found)
+            quotients = [t.coalesce() / scale.to(t.dtype) for t in tensors]
+        if dtype in HALF:
+            quotients = [q.to(dtype) for q in quotients]
+        # As the optimizer gets them: with a scale below 1 they may be too large for their dtype.
+        _check([dense(q) for q in quotients], found)
         for i, quotient in zip(members, quotients, strict=True):
             unscaled[i] = quotient
     agree(found)
     return unscaled, found.item() == 0
 
 
+def widened(grads: list[Any], variables: list[Any]) -> list[Any]:
+    """The gradients, in float32 where they are in half precision and their variable is not."""
+    return [
+        g.float() if g is not None and g.dtype in HALF and half_dtype(v) is None else g
+        for g, v in zip(grads, variables, strict=True)
+    ]
+
+
 def _check(tensors: list[Any], found: Any) -> None:
-    """Set ``found`` where one is not finite; after unscaling, as a scale < 1 makes them larger."""
+    """Set ``found`` to 1 where one is not finite."""
     device = tensors[0].device
     one = _ONES.get(device)
     if one is None:

@@ -13,6 +13,7 @@ from keras_mp import _keras_internals
 from keras_mp.scaling.device_state import Values
 from keras_mp.scaling.kernels.common import keep_overwrites
 from keras_mp.scaling.kernels.torch_distributed import agree_compiled, several
+from keras_mp.scaling.kernels.torch_general import HALF, widened
 
 
 def select_apply(kernel: Any, grads: list[Any], variables: list[Any]) -> None:
@@ -21,9 +22,10 @@ def select_apply(kernel: Any, grads: list[Any], variables: list[Any]) -> None:
     before = Values(*(v.value.clone() for v in state.variables))
     finite = torch.ones((), dtype=torch.bool, device=before.scale.device)
     unscaled: list[Any] = []
-    for grad in grads:
+    for grad in widened(grads, variables):
         if grad is not None:
-            grad = grad / before.scale.to(grad.dtype)
+            dtype = grad.dtype
+            grad = ((grad.float() if dtype in HALF else grad) / before.scale).to(dtype)
             finite = torch.logical_and(finite, torch.isfinite(grad).all())
         unscaled.append(grad)
     if several():

@@ -14,7 +14,7 @@ if keras.backend.backend() != "torch":
     pytest.skip("about the torch kernels", allow_module_level=True)
 
 import torch
-from helpers.stepping import Runner, apply, host, make_gradients, snapshot
+from helpers.stepping import Runner, apply, host, make_gradients, snapshot, stateless
 
 pytestmark = pytest.mark.backend
 
@@ -267,3 +267,27 @@ def test_complex_variables_train_and_skip_as_any():
         apply(optimizer, [torch.full((2,), value, dtype=torch.complex64)], [variable])
     assert host(variable).tolist() == [1j, 1j]
     assert (optimizer.applied_steps, optimizer.skipped_steps) == (2, 1)
+
+
+@pytest.mark.parametrize("how", ["eager", "stateless", "compiled"])
+def test_half_precision_gradients_are_unscaled_in_float32_and_checked_in_their_dtype(how):
+    variables = [keras.Variable([0.0], dtype=dtype) for dtype in ("float16", "float32")]
+    optimizer = keras_mp.LossScaleOptimizer(
+        keras.optimizers.SGD(1.0), initial_scale=2.0**20, master_weights=False
+    )
+    optimizer.build(variables)
+    step = {"eager": apply, "stateless": stateless}.get(how) or torch.compile(
+        lambda optimizer, *given: optimizer.apply(*given), backend="eager"
+    )
+
+    def values_after(*gradients):
+        optimizer.scale_loss(torch.ones(()))
+        with torch.no_grad():
+            step(optimizer, [torch.tensor([g], dtype=torch.float16) for g in gradients], variables)
+        return [host(v).item() for v in variables]
+
+    # Neither this scale nor the quotient for the second variable is a float16 number.
+    assert values_after(2.0**15, 2.0**-24) == [-(2.0**-5), -(2.0**-44)]
+    optimizer.dynamic_scale.assign(0.5)  # 2**15 / 0.5 is none, either
+    assert values_after(2.0**15, 1.0) == [-(2.0**-5), -(2.0**-44)]
+    assert (optimizer.applied_steps, optimizer.skipped_steps) == (1, 1)

@@ -120,6 +120,20 @@ def output_loss_trackers(model: Any) -> list[Any]:
     return list(getattr(getattr(model, "_compile_loss", None), "metrics", ()))
 
 
+def watch_evaluations(model: Any) -> Callable[[], bool]:
+    """Returns a function that says whether ``evaluate`` has run since.
+
+    No hook tells a callback of an ``evaluate`` that somebody calls inside an epoch, and it sets the
+    metrics back that the training's loss is read from. It sets the model's public
+    ``stop_evaluating`` to False as it begins; a zero of our own that stands there is gone then.
+    Without it the loss of such a window would be that of other data.
+    """
+    mark = getattr(model, "stop_evaluating", None)
+    if not isinstance(mark, float):  # several watch by one
+        mark = model.stop_evaluating = float("0")  # an object of its own, and as false
+    return lambda: model.stop_evaluating is not mark
+
+
 def raw_tensor(variable: Any) -> Any:
     """The tensor that a variable stores, not the half-precision copy that ``value`` gives a layer.
 
@@ -299,9 +313,10 @@ def autocast_dtype() -> str | None:
 class _Watched:
     """A train function with something around it; whatever else is asked of it, it has."""
 
-    def __init__(self, function: Any, around: Callable[[Any], Any]):
+    def __init__(self, function: Any, around: Callable[[Any], Any], training: Any):
         self._function = function
         self._call = around(function)
+        self._training = training
 
     def __call__(self, *args: Any) -> Any:
         return self._call(*args)
@@ -312,23 +327,29 @@ class _Watched:
         return getattr(self._function, name)
 
 
-def watch_train_function(model: Any, around: Callable[[Any], Any]) -> Callable[[], None]:
+def watch_train_function(
+    model: Any, around: Callable[[Any], Any], training: Any
+) -> Callable[[], None]:
     """Put something around the function that ``fit`` calls for each execution.
 
     Sets ``train_function``, the public attribute, on the user's *instance*; the returned function
     takes it off again, unless somebody has made another since. No hook tells when a batch is asked
     for and when it has come. Without it the wait for input and the tokens would not be known.
+    ``training`` is an object of this training alone: what stands there of another one was left
+    behind when that was interrupted.
     """
     function = model.train_function
-    if isinstance(function, _Watched):  # left behind by a training that was interrupted
+    while isinstance(function, _Watched) and function._training is not training:
         function = function._function
     if function is None:
         return lambda: None
-    watched = model.train_function = _Watched(function, around)
+    watched = model.train_function = _Watched(function, around, training)
 
     def undo() -> None:
-        if model.train_function is watched:
-            model.train_function = function
+        watched._call = function  # where it stands below that of another watcher
+        top = model.train_function
+        while isinstance(top, _Watched) and top._call is top._function:
+            top = model.train_function = top._function
 
     return undo
 

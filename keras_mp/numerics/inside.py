@@ -18,6 +18,7 @@ from keras_mp.numerics.probe import look
 from keras_mp.numerics.rows import Probe
 from keras_mp.numerics.schedule import Options, Schedule
 from keras_mp.policies.structure import Structure, structure_of
+from keras_mp.telemetry import batches as tf_batches
 
 log = logging.getLogger("keras_mp")
 
@@ -147,28 +148,17 @@ def _tensorflow(model: Any, function: Callable, at: Callable) -> Callable:
     import tensorflow as tf
 
     def step(iterator: Any) -> Any:
-        if not isinstance(iterator, tf.data.Iterator):
+        if not tf_batches.is_plain(iterator):
             why = f"a batch of {type(iterator).__name__} (a distribution strategy) cannot be taken"
             at(_Unreadable(why))
             return function(iterator)
-        batches = []
-        for _ in range(model.steps_per_execution):
-            try:
-                batches.append(next(iterator))
-            except StopIteration:
-                if not batches:
-                    raise
-                break
+        batches = tf_batches.drawn(iterator, model.steps_per_execution)
         present = tf.experimental.Optional
         at(
             keras.tree.map_structure(
                 lambda part: None if isinstance(part, present) else part, batches[0]
             )
         )
-        # The same batches again; of shapes that fit the ones traced, so nothing is traced anew.
-        again = tf.data.Dataset.from_tensors(batches[0])
-        for batch in batches[1:]:
-            again = again.concatenate(tf.data.Dataset.from_tensors(batch))
-        return function(iter(again))
+        return function(tf_batches.again(batches))
 
     return step

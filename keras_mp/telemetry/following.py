@@ -28,6 +28,8 @@ class Following:
         self._ours: Any = None
         self._followed: Any = None
         self.steps_per_execution = 1
+        self._source: Source | None = None
+        self._longest = 1
 
     def begin(self, model: Any) -> tuple[Source, int]:
         """A training begins. Returns the way to look, and how many steps were done before."""
@@ -39,8 +41,13 @@ class Following:
             # statistics) stays as it was on skipped steps.
             self._ours.bind(model)
         self.steps_per_execution = int(getattr(model, "steps_per_execution", 1) or 1)
-        source = source_for(optimizer)
+        self._source = source = source_for(optimizer)
         return source, self._start(source, model, optimizer)
+
+    def done(self) -> int:
+        """Steps done before the first one, once all callbacks have begun: one of them may have
+        loaded the optimizer's state (BackupAndRestore)."""
+        return 0 if self._source is None else self._source.start(self._longest)
 
     def refresh(self) -> None:
         """Weights may have been loaded since the last epoch."""
@@ -48,8 +55,9 @@ class Following:
             self._ours.refresh()
 
     def _start(self, source: Source, model: Any, optimizer: Any) -> int:
+        self._longest = longest_gap(self._every, self.steps_per_execution)
         try:
-            done = source.start(longest_gap(self._every, self.steps_per_execution))
+            done = source.start(self._longest)
         except Exception as error:
             warnings.warn(
                 "Monitor cannot follow this optimizer's steps one by one "

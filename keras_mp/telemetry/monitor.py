@@ -4,6 +4,7 @@ import os
 import time
 import weakref
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import keras
@@ -11,7 +12,7 @@ import keras
 from keras_mp.numerics.schedule import options_of
 from keras_mp.telemetry import about
 from keras_mp.telemetry.alerts import OnAlert
-from keras_mp.telemetry.feeding import Feed
+from keras_mp.telemetry.feeding import Fed, Feed
 from keras_mp.telemetry.following import Following
 from keras_mp.telemetry.model_metrics import ModelMetrics
 from keras_mp.telemetry.recorder import Recorder
@@ -126,9 +127,10 @@ class Monitor(keras.callbacks.Callback):
         source, self._base = self._following.begin(model)
         if self._recorder is None:
             self._recorder = Recorder(settings, model.name, self)
+        recorder = self._recorder
         params = self.params or {}
         meta = about.describe(
-            self._recorder.folder.name,
+            recorder.folder.name,
             settings.name,
             source=source,
             model=model,
@@ -140,7 +142,7 @@ class Monitor(keras.callbacks.Callback):
             steps_per_epoch=params.get("steps"),
         )
         compiled = self._trained is not None and self._trained() is model.train_function
-        self._recorder.begin(
+        recorder.begin(
             meta,
             source,
             self._base,
@@ -149,8 +151,10 @@ class Monitor(keras.callbacks.Callback):
             getattr(model, "jax_state_sync", None),
         )
         # After whatever makes the train function anew.
-        self._feed = self._recorder.guard("input", lambda: Feed(model, self._backend), None)
-        self._begin_numerics(self._recorder)
+        training = self if self.params is None else self.params
+        watch = partial(Feed, model, self._backend, recorder.pace.delay, training)
+        self._feed = recorder.guard("input", watch, None)
+        self._begin_numerics(recorder)
         self._metrics = ModelMetrics(model)
         self._first_epoch = self._last_begin = None
         self._training = True
@@ -164,6 +168,7 @@ class Monitor(keras.callbacks.Callback):
             self._recorder.compiles.forget()  # a validation compiles too
         if self._first_epoch is None:
             self._first_epoch = epoch
+            self._start()
         self._plan()
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
@@ -174,6 +179,8 @@ class Monitor(keras.callbacks.Callback):
         feed, last, steps = self._feed, self._last_begin, self._following.steps_per_execution
         if feed is not None:
             feed.arrived(now)
+        if self._metrics is not None:
+            self._metrics.notice()
         if last is None:
             self._following.refresh()
         elif batch - last != steps:
@@ -201,6 +208,8 @@ class Monitor(keras.callbacks.Callback):
         recorder = self._recorder
         if recorder is None or not self._training:
             return
+        if self._metrics is not None:
+            self._metrics.notice()  # (a validation has had its own look at its beginning)
         self._end_of_steps()
         if logs is not None:
             for name, value in recorder.log_keys().items():
@@ -217,9 +226,17 @@ class Monitor(keras.callbacks.Callback):
             self._stop_watching()
             function = self.model.train_function
             self._trained = None if function is None else weakref.ref(function)
-            self._recorder.end("done")
+            self._recorder.end("done", self._why_early(self._recorder))
 
     # Behind them.
+
+    def _why_early(self, recorder: Recorder) -> str | None:
+        """Why a training has ended before it did what it meant to; None where it has not."""
+        if recorder.meta is None or not getattr(self.model, "stop_training", False):
+            return None
+        planned = recorder.meta.planned_steps
+        all_done = planned is not None and recorder.step >= planned
+        return None if all_done else "ended early, a callback set stop_training"
 
     def _stop_watching(self) -> None:
         """Leave the model's train function as it was."""
@@ -227,6 +244,17 @@ class Monitor(keras.callbacks.Callback):
             self._inside.disarm()
         if self._feed is not None:
             self._feed.stop()
+
+    def _start(self) -> None:
+        """All callbacks have begun, and one of them may have loaded the state of a training that
+        was interrupted: now it is known how many steps were done before."""
+        recorder = self._recorder
+        if recorder is None or not self._training:
+            return
+        self._base = recorder.guard("optimizer", self._following.done, self._base)
+        recorder.start(self._base)
+        if self._inside is not None:
+            self._inside.begin(self._base)
 
     def _begin_numerics(self, recorder: Recorder) -> None:
         if self._numerics is None or self._settings.rank > 0:
@@ -244,7 +272,6 @@ class Monitor(keras.callbacks.Callback):
                 return recorder.guard("numerics", lambda: (call(), True)[1], False)
 
             self._inside = Inside(options, tell, guard)
-        self._inside.begin(self._base)
 
     def _look_inside(self, recorder: Recorder) -> None:
         """The batch that is trained on next is probed first; its step begins after that."""
@@ -279,11 +306,11 @@ class Monitor(keras.callbacks.Callback):
         if self._metrics is None:
             return Numbers()
         loss, samples = self._metrics.loss_and_samples(steps, reading.spoilt)
-        waited, tokens = (None, None) if self._feed is None else self._feed.take(samples)
+        fed = Fed() if self._feed is None else self._feed.take(steps, samples)
         return Numbers(
             loss=loss,
             metrics=self._metrics.others(),
-            samples=samples,
-            tokens=tokens,
-            input_wait=waited,
+            samples=samples if fed.samples is None else fed.samples,
+            tokens=fed.tokens,
+            input_wait=fed.waited,
         )

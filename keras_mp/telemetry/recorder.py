@@ -59,6 +59,7 @@ class Recorder:
         self._alerts: Alerts | None = None
         self._on_alert = settings.on_alert
         self._source: Source | None = None
+        self._unstarted: str | None = None
         self._sync: Callable[[], None] | None = None
         self._backend: str | None = None
         self.compiles = CompileWatch(None)
@@ -85,7 +86,7 @@ class Recorder:
         compiled: bool = False,
         sync: Callable[[], None] | None = None,
     ) -> None:
-        """The job starts (again), with ``base`` steps already done.
+        """The job will start (again), with ``base`` steps already done.
 
         Args:
             longest, compiled: See ``Looks.begin``.
@@ -98,17 +99,29 @@ class Recorder:
         self.compiles = CompileWatch(meta.backend)
         self._last_wall = time.time()
         self._looks.begin(source.rows, longest, meta.device == "cpu", compiled)
-        again = self.meta is not None
+        self._unstarted = "anew" if self.meta is None else "again"
         self.meta = meta
         self._alerts = Alerts(meta)
-        if again:
-            self.writer.update_meta(meta)
-            self._write(Start(step=base, time=time.time(), rank=self.rank, pid=os.getpid()))
-        else:
-            self.writer.start(meta, base)
-            if self._sink is not None:
-                self._sink.start(meta, base)
         self._ending.running = True
+
+    def start(self, base: int | None = None) -> None:
+        """Write that the job has begun, which whatever is written does at the latest.
+
+        Args:
+            base: As ``begin`` has it, where it is known better by now.
+        """
+        how, self._unstarted = self._unstarted, None
+        if how is None or self.meta is None:
+            return
+        if base is not None:
+            self.step = base
+        if how == "again":
+            self.writer.update_meta(self.meta)
+            self._write(Start(step=self.step, time=time.time(), rank=self.rank, pid=os.getpid()))
+        else:
+            self.writer.start(self.meta, self.step)
+            if self._sink is not None:
+                self._sink.start(self.meta, self.step)
 
     def replan(self, **planned: Any) -> None:
         """What the job means to do has become known (planned_steps, steps_per_epoch ...)."""
@@ -119,6 +132,7 @@ class Recorder:
     def end(self, status: Status, reason: str | None = None) -> None:
         """The job is over; ``result`` may still follow."""
         if self._ending.running:
+            self.start()
             self._ending.write(status, reason)
             release_run(self.folder)
 
@@ -234,6 +248,7 @@ class Recorder:
         """A training that raised has told nobody: its last steps are still on the device, and they
         mostly say why."""
         if self._ending.running and self._ending.is_ours:
+            self.start()
             with contextlib.suppress(Exception):  # the device may be what raised
                 reading = self._read()
                 if reading.step is not None:
@@ -299,6 +314,7 @@ class Recorder:
             call_hook(self._on_alert, alert, self._said)
 
     def _write(self, record: Record) -> None:
+        self.start()
         self._last_write = time.perf_counter()
         self.writer.write(record)
         if self._alerts is not None:

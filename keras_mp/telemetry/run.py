@@ -135,6 +135,7 @@ class Run:
             self._recorder.folder.name, self._settings.name, source=self._source, **self._about
         )
         self._recorder.begin(meta, self._source, base)
+        self._recorder.start()
         self._running = True
         self._begun = time.perf_counter()
 

@@ -190,17 +190,55 @@ def test_the_train_function_is_watched_until_it_is_let_go():
 
         return call
 
-    undo = internals.watch_train_function(model, around)
+    undo = internals.watch_train_function(model, around, "first")
     x = np.ones((8, 3), "float32")
     model.fit(x, x[:, :1], batch_size=4, verbose=0)
     assert len(calls) == 2  # one a batch: fit looks the attribute up each time
-    internals.watch_train_function(model, around)  # anew, not around the one that is there
+    # Anew, not around the one that an interrupted training left there.
+    internals.watch_train_function(model, around, "second")
     model.fit(x, x[:, :1], batch_size=8, verbose=0)
     assert len(calls) == 3
     undo()
     assert model.train_function is not original  # no longer its own to take off
-    internals.watch_train_function(model, around)()
+    internals.watch_train_function(model, around, "third")()
     assert model.train_function is original
+
+
+def test_several_watch_one_training_and_let_go_in_any_order():
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+    model.compile("sgd", loss="mse")
+    model.make_train_function()
+    original, calls = model.train_function, []
+    x = np.ones((4, 3), "float32")
+
+    def counting(name):
+        def around(function):
+            return lambda *args: calls.append(name) or function(*args)
+
+        return around
+
+    one, two = (internals.watch_train_function(model, counting(n), "this") for n in (1, 2))
+    model.fit(x, x[:, :1], verbose=0)
+    assert sorted(calls) == [1, 2]
+    one()
+    model.fit(x, x[:, :1], verbose=0)
+    assert sorted(calls) == [1, 2, 2]
+    two()
+    assert model.train_function is original
+
+
+def test_an_evaluate_by_hand_is_noticed_by_all_who_ask():
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+    model.compile("sgd", loss="mse")
+    x = np.ones((4, 3), "float32")
+    asked = [internals.watch_evaluations(model) for _ in range(2)]
+    model.fit(x, x[:, :1], verbose=0)
+    model.predict(x, verbose=0)
+    assert not any(evaluated() for evaluated in asked)
+    model.evaluate(x, x[:, :1], verbose=0)
+    assert all(evaluated() for evaluated in asked)
+    assert len(model.history.history["loss"]) == 1 and not model.stop_evaluating
+    assert not internals.watch_evaluations(model)() and all(evaluated() for evaluated in asked)
 
 
 def test_called_with_mask_sees_a_mask_given_by_hand():

@@ -2,10 +2,13 @@
 
 import os
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from keras_mp.telemetry import batches as tf_batches
+from keras_mp.telemetry import feeding
 from keras_mp.telemetry import records as r
 from keras_mp.telemetry.compiling import CompileWatch
 from keras_mp.telemetry.runs import RunsFolder
@@ -54,6 +57,14 @@ def slow_model(pause):
     return model
 
 
+def keras_model(**kwargs):
+    import keras
+
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+    model.compile("sgd", loss="mse", **kwargs)
+    return model
+
+
 def train(path, model, data, **kwargs):
     import keras_mp
 
@@ -62,7 +73,7 @@ def train(path, model, data, **kwargs):
     return steps_of(path)
 
 
-@pytest.mark.skipif(BACKEND == "tensorflow", reason="cannot be seen there: the next test")
+@pytest.mark.skipif(BACKEND == "tensorflow", reason="seen now and then there: the next tests")
 def test_the_wait_for_batches_is_told_apart_from_the_work(tmp_path):
     steps = 12
     train(tmp_path / "waits", slow_model(0.0), (slow_source(PAUSE, steps),))
@@ -76,11 +87,109 @@ def test_the_wait_for_batches_is_told_apart_from_the_work(tmp_path):
     assert 0 < share <= 1 and job_of(tmp_path / "works").input_share < share
 
 
-@pytest.mark.skipif(BACKEND != "tensorflow", reason="its step draws the batch itself")
-def test_what_cannot_be_seen_is_absent(tmp_path):
-    windows = train(tmp_path, slow_model(0.0), (slow_source(PAUSE, 6),))
-    assert windows and all(w.input_wait is None for w in windows)
+only_tensorflow = pytest.mark.skipif(BACKEND != "tensorflow", reason="its step draws the batch")
+
+
+@only_tensorflow
+def test_what_cannot_be_seen_is_absent(tmp_path, monkeypatch):
+    import tensorflow as tf
+
+    monkeypatch.setattr(feeding, "SAMPLE_SECONDS", 0.0)
+    monkeypatch.setattr(feeding, "SAMPLE_FACTOR", 0.0)
+    with tf.distribute.MirroredStrategy(["/cpu:0"]).scope():
+        model = keras_model()
+    x = np.ones((24, 3), "float32")
+    windows = train(tmp_path, model, (x, x[:, :1]), batch_size=4)
+    assert windows[-1].step == 6 and all(w.input_wait is None for w in windows)
     assert job_of(tmp_path).input_share is None
+
+
+@only_tensorflow
+@pytest.mark.parametrize("steps_per_execution", [1, 4])
+def test_batches_that_were_drawn_before_their_step_are_trained_on(
+    tmp_path, monkeypatch, steps_per_execution
+):
+    """Each execution's but the first, which compiles: the same training, bit for bit."""
+    import keras
+
+    monkeypatch.setattr(feeding, "SAMPLE_SECONDS", 0.0)
+    monkeypatch.setattr(feeding, "SAMPLE_FACTOR", 0.0)
+    traces = []
+
+    class Traced(keras.Sequential):
+        def train_step(self, data):
+            traces.append(1)
+            return super().train_step(data)
+
+    x = np.random.default_rng(0).normal(size=(39, 3)).astype("float32")
+    trained = {}
+    for name in ("plain", "watched"):
+        keras.utils.set_random_seed(1)
+        model = Traced([keras.Input((3,)), keras.layers.Dense(1)])
+        model.compile("adam", loss="mse", steps_per_execution=steps_per_execution)
+        kwargs = {"batch_size": 4, "epochs": 2}
+        if name == "plain":
+            model.fit(x, x[:, :1], verbose=0, **kwargs)
+        else:
+            windows = train(tmp_path, model, (x, x[:, :1]), **kwargs)
+        trained[name] = [keras.ops.convert_to_numpy(w) for w in model.weights]
+        trained[name].append(len(traces))
+        traces.clear()
+    for a, b in zip(trained["plain"], trained["watched"], strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert sum(w.steps for w in windows) == 20 and sum(w.samples for w in windows) == 78
+    assert windows[0].input_wait is None
+    assert all(0 <= w.input_wait <= w.seconds for w in windows[1:])
+
+
+@only_tensorflow
+@pytest.mark.parametrize("steps_per_execution", [1, 2])
+def test_one_wait_stands_for_those_around_it(monkeypatch, steps_per_execution):
+    import tensorflow as tf
+
+    now, delays = [0.0], []
+    monkeypatch.setattr(feeding, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+
+    def slowly(iterator, most, drawn=tf_batches.drawn):
+        now[0] += 0.25 * most  # how long each batch takes to come
+        return drawn(iterator, most)
+
+    monkeypatch.setattr(tf_batches, "drawn", slowly)
+    data = tf.data.Dataset.from_tensors((np.ones((4, 3), "float32"), np.ones((4, 1), "float32")))
+    batches = iter(data.repeat())
+    model = keras_model(steps_per_execution=steps_per_execution)
+    model.make_train_function()
+    feed = feeding.Feed(model, "tensorflow", delays.append, "this training")
+    model.train_function(batches)
+    assert feed.take(steps_per_execution, 4).waited is None  # the first one compiles
+    model.train_function(batches)
+    model.train_function(batches)  # so soon after the one before, nothing is drawn
+    assert feed.take(2 * steps_per_execution, 8).waited == 0.25 * 2 * steps_per_execution
+    now[0] += feeding.SAMPLE_SECONDS
+    model.train_function(batches)
+    assert feed.take(1, 4).waited == 0.25
+    assert delays == [0.0, 0.0]  # by this clock it took no time
+    feed.stop()
+
+
+@only_tensorflow
+def test_batches_that_fit_no_dataset_are_trained_on_all_the_same(monkeypatch):
+    import tensorflow as tf
+
+    data = tf.data.Dataset.from_tensor_slices((np.ones((8, 3), "float32"), np.ones((8, 1))))
+    taken = tf_batches.drawn(iter(data.batch(4)), 5)
+    assert len(taken) == 2
+
+    def refuse(*args):
+        raise TypeError("no tensor")
+
+    monkeypatch.setattr(tf.data.Dataset, "from_tensors", refuse)
+    model = keras_model(steps_per_execution=2)
+    model.make_train_function()
+    model.train_function(tf_batches.again(taken))
+    assert int(model.optimizer.iterations) == 2
+    with pytest.raises(StopIteration):
+        tf_batches.drawn(iter(data.take(0)), 1)
 
 
 def test_validation_and_the_pause_between_epochs_are_no_wait(tmp_path):

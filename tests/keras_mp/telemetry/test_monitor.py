@@ -128,6 +128,84 @@ def test_windows_add_up_to_the_training(keras, tmp_path):
     assert of_kind(records, "memory")[0].device_allocated is None  # there is no GPU here
 
 
+@pytest.mark.skipif(os.environ["KERAS_BACKEND"] == "jax", reason="Keras forbids it there")
+def test_an_evaluate_by_hand_inside_an_epoch_is_not_in_the_windows(keras, backend, tmp_path):
+    x, y = data(12)
+    other, mine = np.full((40, 6), 9.0, "float32"), np.full((40, 1), -50.0, "float32")
+    model = compiled(keras, "plain", "float32")
+
+    class Evaluate(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            if batch == 4:
+                model.evaluate(other, mine, batch_size=BATCH, verbose=0)
+
+    model.fit(x, y, batch_size=BATCH, epochs=2, verbose=0, validation_data=(x, y),
+              callbacks=[monitor_of(tmp_path, every=3), Evaluate()])  # fmt: skip
+    windows = of_kind(journal(tmp_path), "step")
+    met = [w for w in windows if w.step in (7, 18)]  # its metrics are of those other data
+    assert [w.loss for w in met] == [None, None]
+    assert all(0 < w.loss < 100 for w in windows if w not in met)
+    if backend == "torch":  # sees each batch
+        assert [w.samples for w in met] == [12, 12]
+    else:
+        assert [w.samples for w in met] == [None, None]
+    assert sum(w.samples for w in windows if w not in met) == 2 * (len(x) - 12)
+
+
+@pytest.mark.parametrize("weighted", [True, False])
+def test_samples_of_a_model_with_a_mean_of_its_own(keras, backend, tmp_path, weighted):
+    """Keras' guides update it once a step, which tells no samples."""
+    losses = keras.ops.convert_to_tensor([3.0, 1.0])  # the loss of a step is that of its number
+
+    class Own(keras.Sequential):
+        def __init__(self, layers):
+            super().__init__(layers)
+            self.mean = keras.metrics.Mean(name="loss")
+
+        def update(self, x):
+            size = keras.ops.shape(x)[0] if weighted else None
+            self.mean.update_state(keras.ops.max(losses), sample_weight=size)
+            return {"loss": self.mean.result()}
+
+        if backend == "jax":
+
+            def train_step(self, state, data):
+                *others, metrics = state
+                weight = keras.ops.shape(data[0])[0] if weighted else None
+                keras_own, own = metrics[:2], metrics[2:]  # a total and a count each
+                own = self.mean.stateless_update_state(
+                    own, keras.ops.max(losses), sample_weight=weight
+                )
+                return {"loss": self.mean.stateless_result(own)}, (*others, [*keras_own, *own])
+
+        else:
+
+            def train_step(self, data):
+                return self.update(data[0])
+
+    model = Own([keras.Input((6,)), keras.layers.Dense(1)])
+    model.compile("sgd")
+    x, y = data(7)
+    fit(model, x[:-3], y[:-3], monitor_of(tmp_path, every=3))
+    windows = of_kind(journal(tmp_path), "step")
+    assert [w.step for w in windows] == [1, 4, 7] and all(w.loss == 3.0 for w in windows)
+    known = weighted or backend != "tensorflow"  # the others see each batch
+    assert [w.samples for w in windows] == ([4, 12, 9] if known else [None] * 3)
+
+
+def test_two_monitors_of_one_training_are_told_the_same(keras, tmp_path):
+    x, y = data(12, {5})
+    model = compiled(keras)
+    monitors = [monitor_of(tmp_path / name, every=every) for name, every in (("a", 3), ("b", 5))]
+    model.fit(x, y, batch_size=BATCH, shuffle=False, verbose=0, callbacks=monitors)
+    for name in "ab":
+        records = journal(tmp_path / name)
+        windows = of_kind(records, "step")
+        assert sum(w.steps for w in windows) == 12 and sum(w.samples for w in windows) == 48
+        assert [o.step for o in of_kind(records, "overflow")] == [5]
+    assert "keras_mp" not in type(model.train_function).__module__
+
+
 def test_validation_is_not_in_the_windows(keras, tmp_path):
     class Slow(keras.callbacks.Callback):
         validated = 0.0

@@ -9,6 +9,7 @@ import warnings
 import pytest
 from helpers.monitored import BATCH, compiled, data, fit, journal, monitor_of, of_kind
 
+from keras_mp.numerics.suggest import suggest
 from keras_mp.telemetry import records as r
 from keras_mp.telemetry.health import verdict
 from keras_mp.telemetry.runs import RunsFolder
@@ -184,3 +185,70 @@ def test_a_copied_or_unpickled_monitor_is_a_new_one(keras, tmp_path):
         fit(model, *data(5, {2}), again)
         assert [o.step for o in of_kind(journal(tmp_path), "overflow")][-1] == 2
     assert monitor.folder == str(tmp_path / "job")
+
+
+@pytest.mark.parametrize("place", ["before", "behind"])
+def test_a_callback_that_restores_the_training_counts_wherever_it_stands(keras, tmp_path, place):
+    """Keras' BackupAndRestore loads weights and optimizer as the training begins."""
+
+    def train(*more, numerics=False):
+        model = compiled(keras)
+        model.optimizer.build(model.trainable_variables)
+        both = [keras.callbacks.BackupAndRestore(str(tmp_path / "backup"), save_freq=4),
+                monitor_of(tmp_path, every=1, numerics=numerics)]  # fmt: skip
+        callbacks = [*(both if place == "before" else both[::-1]), *more]
+        model.fit(*data(8), batch_size=BATCH, epochs=3, shuffle=False, verbose=0,
+                  callbacks=callbacks)  # fmt: skip
+
+    class Interrupt(keras.callbacks.Callback):
+        steps = 0
+
+        def on_train_batch_end(self, batch, logs=None):
+            self.steps += 1
+            if self.steps == 13:
+                raise Boom
+
+    with pytest.raises(Boom):
+        train(Interrupt(), numerics={"every": 5})
+    gc.collect()
+    train()
+    records = journal(tmp_path)
+    assert [s.step for s in of_kind(records, "start")] == [0, 12]
+    # Keras begins the interrupted epoch anew, from the 12 steps that were saved.
+    assert [w.step for w in of_kind(records, "step")] == [*range(1, 14), *range(13, 29)]
+    assert not of_kind(records, "alert")
+    job, told = judged(tmp_path)
+    assert (job.step, job.planned_steps, job.resumed, told.state) == (28, 28, 1, "done")
+    assert suggest(tmp_path / "job").looks == 3  # what was seen before the interruption counts
+
+
+def test_a_training_that_raises_as_it_begins_is_in_the_journal(keras, tmp_path):
+    class Refuse(keras.callbacks.Callback):
+        def on_train_begin(self, logs=None):
+            raise Boom
+
+    model, monitor = compiled(keras), monitor_of(tmp_path)
+    with pytest.raises(Boom):
+        model.fit(*data(2), verbose=0, callbacks=[monitor, Refuse()])
+    del monitor
+    gc.collect()
+    assert [x.kind for x in journal(tmp_path)] == ["start", "end"]
+    assert judged(tmp_path)[1].state == "stopped"
+
+
+def test_a_training_that_a_callback_ends_early_says_so(keras, tmp_path):
+    class Enough(keras.callbacks.Callback):
+        def __init__(self, batch):
+            super().__init__()
+            self.batch = batch
+
+        def on_train_batch_end(self, batch, logs=None):
+            self.model.stop_training = batch == self.batch
+
+    x, y = data(5)
+    for name, batch, reason in (("cut", 2, "stop_training"), ("whole", 4, None)):
+        callbacks = [monitor_of(tmp_path, name=name), Enough(batch)]
+        compiled(keras).fit(x, y, batch_size=BATCH, verbose=0, callbacks=callbacks)
+        end = journal(tmp_path, name)[-1]
+        assert end.status == "done" and end.step == batch + 1
+        assert (reason in end.reason) if reason else end.reason is None

@@ -186,12 +186,14 @@ class _Running:
         self.about = self._try(lambda process: process.answer()) or {}
 
     def warm_up(self, loss_steps: int) -> None:
-        losses = self._ask("losses", steps=loss_steps) or []
+        losses = self._ask("losses", steps=loss_steps)
+        if losses == []:
+            self.about["notes"].append("train_step returns no 'loss': losses are not compared")
         self._ask("turn", steps=2)  # compiled and warm
         answer = self._ask("turn", steps=3)
         if answer:
             self.pace = answer["seconds"] / answer["steps"]
-        self.found = replace(self.found, losses=losses)
+        self.found = replace(self.found, losses=losses or [])
 
     def turn(self, seconds: float) -> None:
         answer = self._ask("turn", steps=_steps(seconds, self.pace))

@@ -58,7 +58,7 @@ class Worker:
             x, _ = self.batches.sized(2)
             self.model(keras.tree.map_structure(keras.ops.convert_to_tensor, x))
         workload.put_policy(self.model, first)
-        notes = workload.compile_for(self.model, self.batches)
+        notes = [*workload.compile_for(self.model, self.batches), *workload.tf32_note()]
         kept: list[str] = []
         if variant == "planned":
             calibrate = None if data is None else self._some_inputs()

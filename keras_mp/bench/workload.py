@@ -12,6 +12,8 @@ import keras_mp
 from keras_mp.bench.batches import Batches
 from keras_mp.bench.handover import made_by, named
 from keras_mp.commands._models import load
+from keras_mp.policies.detect import current_device
+from keras_mp.policies.hardware import precisions
 from keras_mp.policies.rules import Rules
 from keras_mp.policies.structure import structure_of
 from keras_mp.scaling.binding import computes_in_float16
@@ -101,6 +103,14 @@ def compile_for(model: Any, batches: Batches) -> list[str]:
     return [f"the model is not compiled: trained with Adam and {words}"]
 
 
+def tf32_note() -> list[str]:
+    """What to know of the baseline where float32 is not what it says."""
+    fast = precisions(current_device())["tf32"].support == "fast"
+    if not (fast and keras_mp.allow_tf32()):
+        return []
+    return ["float32 multiplies in TF32 here, on the tensor cores already: the gain is over that"]
+
+
 def _are_class_ids(y: Any, shape: Any) -> bool:
     if keras.tree.is_nested(y) or "int" not in str(y.dtype) or len(shape) < 2 or shape[-1] < 2:
         return False
@@ -110,6 +120,8 @@ def _are_class_ids(y: Any, shape: Any) -> bool:
 def fresh_optimizer(model: Any) -> None:
     """An optimizer with nothing learned, and with a loss scale where the model needs one."""
     given = model.optimizer
+    if given is None:
+        raise ValueError("Expected a model that `compile` has given an optimizer. Received: none")
     wrapped = isinstance(given, keras.optimizers.LossScaleOptimizer)
     inner = given.inner_optimizer if wrapped else given
     if not computes_in_float16(model):

@@ -8,10 +8,12 @@ import pytest
 from helpers.bench_models import Autoencoder, data, in_a_policy_of_its_own, net
 
 import keras_mp
-from keras_mp.bench import batches, peaks
+from keras_mp.bench import batches, peaks, workload
 from keras_mp.bench.batches import Batches, synthetic
 from keras_mp.bench.timing import one_step
 from keras_mp.bench.worker import Worker, in_words
+from keras_mp.bench.workload import fresh_optimizer
+from keras_mp.policies.detect import device_of
 
 pytestmark = pytest.mark.backend
 
@@ -138,6 +140,11 @@ class TestLosses:
         planned = worker("planned", data="helpers.bench_models:shuffled").losses(steps=8)
         np.testing.assert_allclose(planned, base, rtol=0.02)
 
+    def test_a_train_step_that_returns_no_loss_has_none(self, monkeypatch):
+        made = worker()
+        monkeypatch.setattr(type(made.model), "train_on_batch", lambda *_, **__: {"d_loss": 1.0})
+        assert made.losses(steps=3) == []
+
     def test_another_seed_is_another_start(self):
         one, same, two = (worker(seed=seed).model.get_weights()[0] for seed in (0, 0, 1))
         assert np.array_equal(one, same) and not np.array_equal(one, two)
@@ -167,11 +174,22 @@ class TestWords:
             made.losses(steps=1)
         assert "70" in in_words(raised.value)  # on tensorflow it stands below a stack
 
-    def test_of_a_train_step_that_returns_no_loss(self, monkeypatch):
+    def test_a_model_without_an_optimizer(self, monkeypatch):
         made = worker()
-        monkeypatch.setattr(type(made.model), "train_on_batch", lambda *_, **__: {"mae": 1.0})
-        with pytest.raises(ValueError, match=r"the loss as 'loss'. Received: \['mae'\]"):
-            made.losses(steps=1)
+        made.model.optimizer = None
+        with pytest.raises(ValueError, match="`compile` has given an optimizer"):
+            fresh_optimizer(made.model)
+
+    def test_a_baseline_on_tensor_cores_is_said(self, monkeypatch):
+        assert worker().about["notes"] == []
+        monkeypatch.setattr(workload, "current_device", lambda: device_of("A100"))
+        before = keras_mp.allow_tf32()
+        try:
+            for allowed in (True, False):
+                keras_mp.allow_tf32(allowed)
+                assert any("TF32" in note for note in worker().about["notes"]) is allowed
+        finally:
+            keras_mp.allow_tf32(before)
 
 
 class TestTime:

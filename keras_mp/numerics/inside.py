@@ -147,18 +147,22 @@ def _jax(model: Any, function: Callable, at: Callable) -> Callable:
 def _tensorflow(model: Any, function: Callable, at: Callable) -> Callable:
     import tensorflow as tf
 
+    present = tf.experimental.Optional
+
+    def of_first_replica(part: Any) -> Any:
+        part = model.distribute_strategy.experimental_local_results(part)[0]
+        return None if isinstance(part, present) else part
+
     def step(iterator: Any) -> Any:
-        if not tf_batches.is_plain(iterator):
+        plain = tf_batches.is_plain(iterator)
+        # (Where other processes have replicas, state that is read here alone would wait for them.)
+        if not plain and not isinstance(model.distribute_strategy, tf.distribute.MirroredStrategy):
             why = f"a batch of {type(iterator).__name__} (a distribution strategy) cannot be taken"
             at(_Unreadable(why))
             return function(iterator)
         batches = tf_batches.drawn(iterator, model.steps_per_execution)
-        present = tf.experimental.Optional
-        at(
-            keras.tree.map_structure(
-                lambda part: None if isinstance(part, present) else part, batches[0]
-            )
-        )
-        return function(tf_batches.again(batches))
+        at(keras.tree.map_structure(of_first_replica, batches[0]))
+        # Keras takes batches of replicas in any iterator, and traces its step for them once more.
+        return function(tf_batches.again(batches) if plain else iter(batches))
 
     return step

@@ -250,14 +250,49 @@ def test_several_steps_an_execution_and_xla_trace_once(keras, tmp_path):
             np.testing.assert_array_equal(a, b)
 
 
-def test_a_distribution_strategy_is_said_to_hide_its_batches(keras, tmp_path, caplog):
+def replicated(keras):
     if keras.backend.backend() != "tensorflow":
         pytest.skip("a strategy is TensorFlow's")
     import tensorflow as tf
 
-    with tf.distribute.MirroredStrategy(["/cpu:0"]).scope():
-        model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(2)])
+    keras.utils.set_random_seed(1)
+    with tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).scope():
+        model = keras.Sequential(
+            [
+                keras.Input((6,)),
+                keras.layers.Dense(2, name="layer"),
+                keras.layers.BatchNormalization(),
+                keras.layers.Dropout(0.5),
+            ]
+        )
         model.compile("sgd", loss="mse")
+    return model
+
+
+def test_under_a_strategy_the_first_replica_s_batch_is_looked_at(keras, tmp_path):
+    x, y = data(4)
+    trained = {}
+    for numerics in (False, {"every": 1}):
+        model = replicated(keras)
+        model.fit(x, y, batch_size=BATCH, epochs=2, shuffle=False, verbose=0, callbacks=[
+            keras_mp.Monitor(tmp_path, name="job", numerics=numerics)])  # fmt: skip
+        trained[bool(numerics)] = values(model)
+    for a, b in zip(trained[False], trained[True], strict=True):
+        np.testing.assert_array_equal(a, b)
+    told = [x for x in journal(tmp_path) if isinstance(x, r.Numerics) and x.layer == "layer"]
+    told = [x for x in told if x.tensor == "activation"]
+    assert [x.step for x in told] == [*range(2, 9)]  # each but the first, which compiles
+    assert {x.values for x in told} == {BATCH // 2 * 2}  # half of the samples, two outputs each
+
+
+def test_a_strategy_of_another_sort_is_said_to_hide_its_batches(
+    keras, tmp_path, caplog, monkeypatch
+):
+    model = replicated(keras)
+    import tensorflow as tf
+
+    other = tf.distribute.MultiWorkerMirroredStrategy
+    monkeypatch.setattr(tf.distribute, "MirroredStrategy", other)
     x, y = data(4)
     with caplog.at_level(logging.WARNING, "keras_mp"):
         model.fit(x, y, batch_size=BATCH, verbose=0, callbacks=[

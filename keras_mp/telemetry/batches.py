@@ -1,4 +1,4 @@
-"""TensorFlow's batches, taken out of an iterator and trained on all the same.
+"""TensorFlow's batches, taken out of an iterator before the step that trains on them.
 
 Keras' compiled step draws its batch itself, where nobody outside sees it. What is drawn before it
 is handed to it as an iterator of its own: of shapes that fit the ones traced, so nothing is traced

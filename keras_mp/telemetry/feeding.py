@@ -65,6 +65,7 @@ class Feed:
         self._tokens_per_sample: int | None = None
         self._sampled: float | None = None  # seconds a step, of this window's last sample
         self._sample_at: float | None = None
+        self._fresh = True  # the next execution is the first of a training or an epoch
         self._sees_each = backend in ("torch", "jax")
         around = {
             "torch": self._around_torch,
@@ -81,7 +82,7 @@ class Feed:
 
     def pause(self) -> None:
         """What comes now (an epoch's end, a look) is no waiting for a batch."""
-        self._left = None
+        self._left, self._fresh = None, True
 
     def take(self, steps: int, samples: int | None) -> Fed:
         """Of the ``steps`` since the last call, in which Keras has counted so many samples."""
@@ -135,13 +136,14 @@ class Feed:
         clock = time.perf_counter
 
         def step(iterator: Any) -> Any:
+            fresh, self._fresh = self._fresh, False  # compiles, or starts the pipeline
             if self._sample_at is None:
-                # The shapes are those of the whole training. (The first step compiles.)
+                # The shapes are those of the whole training.
                 _, shape = _sequence(getattr(iterator, "element_spec", None))
                 if self._embeds and shape is not None:
                     self._tokens_per_sample = shape[1]
                 self._sample_at = clock() if tf_batches.is_plain(iterator) else float("inf")
-            elif clock() >= self._sample_at:
+            elif not fresh and clock() >= self._sample_at:
                 return function(self._sample(iterator))
             return function(iterator)
 

@@ -49,7 +49,8 @@ class Monitor(keras.callbacks.Callback):
             and less often where a look would cost more than 1 % of the training.
         numerics: Look into the layers' numbers while the model trains: exponents of activations
             and gradients, and what float16 loses of them, from passes of their own on the batch
-            that is trained on next. True looks as often as costs no more than 5 % of the time (the
+            that is trained on next (under TensorFlow's MirroredStrategy on the first replica's part
+            of it). True looks as often as costs no more than 5 % of the time (the
             first time after some steps); a dict may say ``{"every": 500}`` (steps) and
             ``{"format": "float8_e5m2"}``. Defaults to False, which costs nothing.
         on_alert: Called with a ``records.Alert`` (severity, code, message, step) when something

@@ -91,7 +91,7 @@ class Step:
         compiling: Seconds of ``seconds`` that went into a first, compiling step; such a window
             says nothing of the pace.
         input_wait: Seconds of ``seconds`` that the job waited for its batches; None where nobody
-            can see it (a TensorFlow step draws its batch itself).
+            can see it. (A TensorFlow step draws its batch itself: there one wait stands for all.)
         step_time_p50, step_time_p95: Of the single steps in the window.
         scale: Loss scale after ``step``. skipped, applied: totals since the job was first started.
         good_steps: Clean updates since the scale last changed (the countdown to growth).

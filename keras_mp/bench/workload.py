@@ -67,10 +67,9 @@ def put_policy(model: Any, policy: str) -> None:
     changed = half or [p for p in leaves if p.layer.compute_dtype == "float32"]
     if all(place.layer.dtype_policy.name == policy for place in changed):
         return
-    kept = {id(p) for p in leaves} - {id(p) for p in changed}
+    kept = {id(p) for p in leaves if half and p.layer.compute_dtype == "float32"}
     rules: Rules = {
-        re.compile(re.escape(p.path)): p.layer.dtype_policy.name if id(p) in kept else policy
-        for p in places
+        re.compile(re.escape(p.path)): "float32" if id(p) in kept else policy for p in places
     }
     keras_mp.plan(model, policy, rules=rules).apply(model)
 

@@ -12,7 +12,7 @@ from keras_mp.bench import batches, peaks, workload
 from keras_mp.bench.batches import Batches, synthetic
 from keras_mp.bench.timing import one_step
 from keras_mp.bench.worker import Worker, in_words
-from keras_mp.bench.workload import fresh_optimizer
+from keras_mp.bench.workload import fresh_optimizer, put_policy
 from keras_mp.policies.detect import device_of
 
 pytestmark = pytest.mark.backend
@@ -87,6 +87,18 @@ class TestPrecision:
         assert policies == [variant, "float32"]  # the head was chosen
         scaled = isinstance(made.model.optimizer, keras_mp.LossScaleOptimizer)
         assert scaled == (variant == "mixed_float16")
+
+    def test_policies_that_no_trial_has_give_way_too(self):
+        inner = keras.Sequential([keras.Input((8,)), keras.layers.Dense(8, dtype="mixed_float16")])
+        layers = [
+            keras.layers.Dense(8, dtype="float16"),
+            inner,
+            keras.layers.Dense(2, dtype="float64"),
+        ]
+        model = keras.Sequential([keras.Input((24,)), *layers])
+        put_policy(model, "mixed_bfloat16")
+        found = [layers[0], *inner.layers, layers[2]]
+        assert [layer.compute_dtype for layer in found] == ["bfloat16"] * 3
 
     def test_a_policy_in_a_programs_first_lines_gives_way(self, tmp_path):
         program = tmp_path / "program_with_a_policy.py"

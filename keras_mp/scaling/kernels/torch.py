@@ -174,6 +174,8 @@ class TorchKernel(Kernel):
         if self.headroom_every and (state.steps + 1) % self.headroom_every == 0:
             torch.stack(self._norms(grads, variables, float("inf")), out=self.largest)
         fused = self.fused
+        if fused is not None and fused.layout.has_changed():
+            fused = self.fused = fused_update_for(self.inner, self.targets, state)
         # A variable's own .grad may be unscaled in place, as GradScaler does; others may not.
         owned = fused is not None and all(map(operator.is_, map(_GRAD, fused.parameters), grads))
         if fused is not None and self._fusible(fused, grads, variables, owned):
@@ -247,7 +249,7 @@ class TorchKernel(Kernel):
     ) -> tuple[list[Any], list[Any]]:
         with torch.no_grad():
             own, inner = Values(*optimizer_values[:OWN]), list(optimizer_values[OWN:])
-            found = torch.zeros((), device=own.scale.device)
+            found = torch.zeros_like(own.scale)
             unscaled, finite = unscale_and_check(grads, own.scale, found, agree, self.targets)
             unscaled = keep_overwrites(unscaled, grads, self.targets)
             iterations = _keras_internals.raw_iterations(self.inner)
@@ -278,8 +280,8 @@ class TorchKernel(Kernel):
     def measure_headroom(self, every: int) -> None:
         self.headroom_every = every
         if self.largest is None:
-            device = self.state.scale.value.device
-            self.largest = torch.full((len(self.variables),), float("nan"), device=device)
+            scale = self.state.scale.value
+            self.largest = scale.new_full((len(self.variables),), float("nan"))
 
     def largest_gradients(self) -> np.ndarray | None:
         return None if self.largest is None else self.largest.cpu().numpy()

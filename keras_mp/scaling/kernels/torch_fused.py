@@ -14,6 +14,7 @@ import torch
 
 from keras_mp import _keras_internals
 from keras_mp.scaling.kernels import torch_ops
+from keras_mp.scaling.kernels.torch_layout import Layout, is_dense, lay_out_like
 from keras_mp.scaling.kernels.torch_state import TorchState
 
 # Variables of fewer elements than this on average are gathered in one tensor first, on a CPU: from
@@ -34,6 +35,7 @@ def fused_update_for(inner: Any, variables: list[Any], state: TorchState) -> "Fu
     usable = all(
         v.value.dtype == torch.float32
         and v.value.device == state.scale.device
+        and is_dense(v.value)
         and v.constraint is None
         and not getattr(v, "overwrite_with_gradient", False)
         for v in variables
@@ -68,6 +70,7 @@ class FusedUpdate:
         self.inner = inner
         self.state = state
         self.parameters = [v.value for v in variables]
+        self.layout = Layout(self.parameters)
         self.decayed = [v.value for v in variables if _keras_internals.uses_weight_decay(inner, v)]
         device = state.scale.device
         # On a CPU fresh memory costs more than the whole update (page faults), so copies of the
@@ -78,9 +81,10 @@ class FusedUpdate:
         self.short = self.keeps_copies and sum(sizes) < _SHORT * len(sizes)
         self.flat: Any = None
         self.copies: list[Any] = []
-        self.one = torch.ones((), device=device)
-        self.decay = torch.empty((), device=device)
-        self.norm = torch.zeros((), device=device)
+        # Like the scale: float32, whatever torch.set_default_dtype says.
+        self.one = torch.ones_like(state.scale)
+        self.decay = torch.empty_like(self.one)
+        self.norm = torch.zeros_like(self.one)
         self.host_norm = self.norm.numpy() if device.type == "cpu" else None
         # What decay leaves of a weight, for the rate (tensor, version) and amount it was made for.
         self.kept = self.one
@@ -97,6 +101,10 @@ class FusedUpdate:
             or inner.gradient_accumulation_steps
             or inner.loss_scale_factor is not None
         )
+
+    def slots(self, variables: list[Any]) -> list[Any]:
+        """Tensors of slots (none, or one a parameter), stored as their parameters are."""
+        return [lay_out_like(v.value, p) for v, p in zip(variables, self.parameters, strict=False)]
 
     def learning_rate(self) -> Any:
         rate = self.inner.learning_rate
@@ -122,33 +130,31 @@ class FusedUpdate:
             (one tensor a variable, the same numbers in as few tensors as they are stored in).
         """
         if not self.keeps_copies:
-            gradients = [g.clone() for g in gradients]
-            return gradients, gradients
+            copies = [torch.empty_like(p) for p in self.parameters]
+            torch._foreach_copy_(copies, gradients)
+            return copies, copies
         if self.flat is None:
-            sizes = [p.numel() for p in self.parameters]
-            self.flat = torch.empty(sum(sizes))
-            parts = torch.split(self.flat, sizes)
-            shapes = [p.shape for p in self.parameters]
-            self.copies = [c.view(s) for c, s in zip(parts, shapes, strict=True)]
+            self.flat = self.one.new_empty(sum(p.numel() for p in self.parameters))
+            self.copies = self.layout.views(self.flat)
         torch._foreach_copy_(self.copies, gradients)
         return self.copies, [self.flat]
 
     def unscale(self, gradients: list[Any], owned: bool) -> tuple[list[Any], list[Any]]:
-        """gradients / scale, in place where they are owned and that is the faster way.
+        """gradients / scale, in place where they are owned.
 
         Returns:
             As ``copied``.
         """
         scale = self.state.scale
-        if self.keeps_copies and (self.short or not owned):
-            copies, tensors = self.copied(gradients)
-            torch._foreach_div_(tensors, scale)
-            return copies, tensors
         if owned:
             torch._foreach_div_(gradients, scale)
-        else:
-            gradients = list(torch._foreach_div(gradients, scale))
-        return gradients, gradients
+            return gradients, gradients
+        if not self.keeps_copies and self.layout.is_that_of(gradients):
+            quotients = list(torch._foreach_div(gradients, scale))
+            return quotients, quotients
+        copies, tensors = self.copied(gradients)
+        torch._foreach_div_(tensors, scale)
+        return copies, tensors
 
     def check(self, tensors: list[Any], agree: Any, norm: bool) -> Any:
         """Set the state's ``found`` and ``ok``; the tensors keep their values.
@@ -200,16 +206,15 @@ class FusedAdam(FusedUpdate):
 
     def __init__(self, inner: Any, variables: list[Any], state: TorchState):
         super().__init__(inner, variables, state)
-        slots = _keras_internals.adam_slots(inner)
-        self.momentums, self.velocities = ([v.value for v in slot] for slot in slots)
+        self.momentums, self.velocities = map(self.slots, _keras_internals.adam_slots(inner))
         device = state.scale.device
         self.steps = torch_ops.adam_steps(len(variables), device)
         # float32, as Keras computes it: 1 - b2 ** t cancels, and another precision would part ways.
-        self.ones = torch.ones(2, device=device)
-        self.exponents = torch.tensor([-1.0, 0.5], device=device)
-        self.powers = torch.empty(2, device=device)
-        self.product = torch.empty((), device=device)
-        self.rate = torch.empty((), device=device)
+        self.ones = self.one.new_ones(2)
+        self.exponents = self.one.new_tensor([-1.0, 0.5])
+        self.powers = torch.empty_like(self.ones)
+        self.product = torch.empty_like(self.one)
+        self.rate = torch.empty_like(self.one)
         # The operator decays all weights or none, by a number that the host must know.
         decays_all = len(self.decayed) == len(self.parameters)
         self.host_product = self.product.numpy() if self.keeps_copies and decays_all else None
@@ -220,7 +225,7 @@ class FusedAdam(FusedUpdate):
         betas = (self.inner.beta_1, self.inner.beta_2)
         if betas != self.betas_of:
             self.betas_of = betas
-            self.betas = torch.tensor(betas, device=self.ones.device)
+            self.betas = self.ones.new_tensor(betas)
         torch.pow(self.betas, self.state.next_iteration, out=self.powers)
         torch.sub(self.ones, self.powers, out=self.powers)
         torch.pow(self.powers, self.exponents, out=self.powers)
@@ -231,7 +236,8 @@ class FusedAdam(FusedUpdate):
         state = self.state
         # The operator can unscale by itself, but gradients that were checked before may overflow
         # when a scale below 1 makes them larger: only where the host sees that it is not.
-        by_operator = owned and not self.short and state.host_sees_scale_from_one
+        owned = owned and not self.short and self.layout.is_that_of(gradients)
+        by_operator = owned and state.host_sees_scale_from_one
         tensors = gradients
         if not by_operator:
             gradients, tensors = self.unscale(gradients, owned)
@@ -268,8 +274,8 @@ class FusedSGD(FusedUpdate):
 
     def __init__(self, inner: Any, variables: list[Any], state: TorchState):
         super().__init__(inner, variables, state)
-        self.momentums = [v.value for v in _keras_internals.sgd_slots(inner)]
-        self.factor = torch.empty((), device=self.one.device)
+        self.momentums = self.slots(_keras_internals.sgd_slots(inner))
+        self.factor = torch.empty_like(self.one)
 
     def apply(self, gradients: list[Any], owned: bool, agree: Any, norm: bool) -> Any:
         # Copies, even where the gradients are ours: the operator would leave them multiplied by the

@@ -65,7 +65,7 @@ def _check(tensors: list[Any], found: Any) -> None:
     device = tensors[0].device
     one = _ONES.get(device)
     if one is None:
-        one = _ONES[device] = torch.ones((), device=device)
+        one = _ONES[device] = torch.ones((), dtype=torch.float32, device=device)
     real = not tensors[0].is_complex()
     if real and device == found.device and "check" in torch_ops.probe(device):
         torch_ops.check_and_unscale_(tensors, found, one)

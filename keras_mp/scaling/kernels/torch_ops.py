@@ -84,7 +84,8 @@ def fused_adam_(
 
 def adam_steps(count: int, device: Any) -> list[Any]:
     """The step counts that switch the operator's own bias correction off: one shared tensor."""
-    return [torch.full((), _NO_BIAS_CORRECTION, device=device)] * count
+    step = torch.full((), _NO_BIAS_CORRECTION, dtype=torch.float32, device=device)
+    return [step] * count
 
 
 def fused_sgd_(
@@ -133,23 +134,23 @@ def norms(grads: list[Any], order: float) -> list[Any]:
     if len(measured) == len(grads):
         return list(measured)
     following = iter(measured)
-    zero = torch.zeros_like(measured[0]) if measured else torch.zeros(())
+    zero = torch.zeros_like(measured[0]) if measured else torch.zeros((), dtype=torch.float32)
     return [zero if grad is None else next(following) for grad in grads]
 
 
 @functools.cache
 def probe(device: torch.device) -> frozenset[str]:
     """Names of the operators above that work on a device, by trying each on two small tensors."""
-    ones = functools.partial(torch.ones, device=device)
+    ones = functools.partial(torch.ones, dtype=torch.float32, device=device)
 
     def check() -> bool:
-        tensors, found = [ones(2), ones(3) * float("inf")], torch.zeros((), device=device)
+        tensors, found = [ones(2), ones(3) * float("inf")], ones(()) * 0
         check_and_unscale_(tensors, found, ones(()) / 2)
         return bool(found == 1 and (tensors[0] == 0.5).all())
 
     def scale() -> bool:
         value, tracker = ones(()), torch.zeros((), dtype=torch.int32, device=device)
-        update_scale_(value, tracker, torch.zeros((), device=device), 2.0, 0.5, 1)
+        update_scale_(value, tracker, ones(()) * 0, 2.0, 0.5, 1)
         return bool(value == 2 and tracker == 0)
 
     def adam() -> bool:
@@ -169,7 +170,7 @@ def probe(device: torch.device) -> frozenset[str]:
                 epsilon=0.0,
                 decay=decay,
                 grad_scale=None,
-                found=torch.full((), flag, device=device),
+                found=ones(()) * flag,
             )
             expected = (p_end, *((0.5, 0.25) if flag == 0 else (0.0, 0.0)))
             works &= all(bool((t[0] == e).all()) for t, e in zip((p, m, v), expected, strict=True))
@@ -186,7 +187,7 @@ def probe(device: torch.device) -> frozenset[str]:
                 momentum=0.5,
                 nesterov=False,
                 grad_scale=ones(()) * 4,
-                found=torch.full((), flag, device=device),
+                found=ones(()) * flag,
             )
             works &= bool((p[0] == expected[0]).all() and (b[0] == expected[1]).all())
         return works

@@ -38,10 +38,11 @@ class TorchRing:
 
     def __init__(self, rows: int, variables: int, device: Any):
         self.rows = rows + 1  # the oldest one only lends its scale to the next
-        self.raw = torch.zeros((self.rows, _HEAD + variables), device=device)
+        float32 = {"dtype": torch.float32, "device": device}
+        self.raw = torch.zeros((self.rows, _HEAD + variables), **float32)
         self.heads = [self.raw[i, :_HEAD] for i in range(self.rows)]
         self.tails = [self.raw[i, _HEAD:] for i in range(self.rows)]
-        self.unseen = torch.zeros((), device=device)
+        self.unseen = torch.zeros((), **float32)
         self.steps = np.zeros(self.rows, np.int64)
         self.seen = np.zeros(self.rows, bool)
         self.places: list[int | None] = [None] * self.rows
@@ -49,7 +50,7 @@ class TorchRing:
         # Where the host sees each skip it notes the variables, and no norms are kept a variable.
         self.noted: list[tuple[int, ...] | None] = [None] * self.rows
         # Under torch.compile the host does not see the steps: whole rows, at the device's index.
-        self.compiled = torch.zeros((self.rows, COLUMNS + variables), device=device)
+        self.compiled = torch.zeros((self.rows, COLUMNS + variables), **float32)
         self.started = False
 
     def start(self, state: TorchState, changed: bool) -> None:

@@ -42,11 +42,11 @@ class TorchState:
         scale, good, counters, limits, updates = self.parameters
         device = scale.device
         with torch.no_grad():
-            self.scale_found = torch.stack([scale.detach(), torch.zeros((), device=device)])
+            self.scale_found = torch.stack([scale.detach(), torch.zeros_like(scale)])
             ones = updates.reshape(1)
             self.integers = torch.cat([good.reshape(1), counters, ones, ones + 1]).int()
             # Rows: smallest and largest [scale, found]; clamping the flag to 0 resets it.
-            self.bounds = torch.stack([limits.detach(), torch.zeros(2, device=device)], dim=1)
+            self.bounds = torch.stack([limits.detach(), torch.zeros_like(limits)], dim=1)
             scale.data, good.data = self.scale_found[0], self.integers[GOOD]
             counters.data, limits.data = self.integers[LEFT:ITERATIONS], self.bounds[:, 0]
             updates.data = self.integers[ITERATIONS]

@@ -16,6 +16,8 @@ if keras.backend.backend() != "torch":
 import torch
 from helpers.stepping import Runner, apply, host, make_gradients, snapshot, stateless
 
+from keras_mp.scaling.kernels import torch_ops
+
 pytestmark = pytest.mark.backend
 
 FUSED = {
@@ -291,3 +293,71 @@ def test_half_precision_gradients_are_unscaled_in_float32_and_checked_in_their_d
     optimizer.dynamic_scale.assign(0.5)  # 2**15 / 0.5 is none, either
     assert values_after(2.0**15, 1.0) == [-(2.0**-5), -(2.0**-44)]
     assert (optimizer.applied_steps, optimizer.skipped_steps) == (1, 1)
+
+
+@pytest.mark.parametrize("size", [8, 160])  # a CPU gathers the short ones first
+@pytest.mark.parametrize("name", FUSED)
+def test_however_numbers_are_stored_each_meets_its_own(name, size):
+    gradients = np.random.default_rng(0).normal(size=(6, size, size)).astype("float32")
+
+    def trained(wrapped):
+        # Keras' orthogonal kernels are stored transposed.
+        initializer = keras.initializers.Orthogonal(seed=0)
+        variable = keras.Variable(initializer=initializer, shape=(size, size))
+        assert not variable.value.is_contiguous()
+        optimizer = keras_mp.LossScaleOptimizer(FUSED[name]()) if wrapped else FUSED[name]()
+        optimizer.build([variable])
+        for i, gradient in enumerate(gradients):
+            if i == 3:  # as Module.to(memory_format=...) stores it anew
+                variable.value.data = variable.value.data.contiguous()
+            tensor = torch.tensor(gradient * (host(optimizer.dynamic_scale) if wrapped else 1))
+            variable.value.grad = tensor.t().contiguous().t() if i % 2 else tensor
+            with torch.no_grad():
+                if wrapped:
+                    optimizer.scale_loss(torch.ones(()))
+                optimizer.apply([variable.value.grad], [variable])
+        return host(variable)
+
+    np.testing.assert_allclose(trained(True), trained(False), rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16])
+def test_variables_may_get_another_dtype_from_torch(dtype):
+    def trained(optimizer):
+        variable = keras.Variable(np.ones(4))
+        optimizer.build([variable])
+        wrapped = isinstance(optimizer, keras_mp.LossScaleOptimizer)
+        for i in range(4):
+            if i == 2:  # as Module.half() and Module.double() do
+                variable.value.data = variable.value.data.to(dtype)
+            variable.value.grad = torch.full((4,), 4.0 if wrapped else 1.0).to(variable.value.dtype)
+            with torch.no_grad():
+                optimizer.scale_loss(torch.ones(()))
+                optimizer.apply([variable.value.grad], [variable])
+        assert variable.value.dtype == dtype
+        return host(variable).tolist()
+
+    ours = trained(keras_mp.LossScaleOptimizer(keras.optimizers.Adam(0.25), scale=4.0))
+    np.testing.assert_allclose(ours, trained(keras.optimizers.Adam(0.25)), rtol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("name", [*FUSED, "general"])
+def test_torchs_default_dtype_plays_no_part(name, dtype):
+    def trained():
+        torch_ops.probe.cache_clear()
+        run = Runner(keras_mp.LossScaleOptimizer(FUSED.get(name, keras.optimizers.RMSprop)()))
+        run.optimizer.watch(4)
+        run.optimizer.measure_headroom(1)
+        rng = np.random.default_rng(0)
+        for bad in (None, np.inf, None):
+            run.step(make_gradients(rng), bad)
+        return snapshot(*run.variables), run.optimizer.recent_steps(), run.optimizer.headroom()
+
+    expected = trained()
+    torch.set_default_dtype(dtype)
+    try:
+        assert str(trained()) == str(expected)
+    finally:
+        torch.set_default_dtype(torch.float32)
+        torch_ops.probe.cache_clear()

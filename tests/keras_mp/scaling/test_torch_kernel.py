@@ -324,7 +324,7 @@ def test_however_numbers_are_stored_each_meets_its_own(name, size):
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16])
 def test_variables_may_get_another_dtype_from_torch(dtype):
     def trained(optimizer):
-        variable = keras.Variable(np.ones(4))
+        variable = keras.Variable(np.ones(4), dtype="float32")
         optimizer.build([variable])
         wrapped = isinstance(optimizer, keras_mp.LossScaleOptimizer)
         for i in range(4):

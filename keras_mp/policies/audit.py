@@ -13,6 +13,7 @@ from keras_mp.policies.compiled import half_losses, last_axis, wrong_metrics
 from keras_mp.policies.detect import device_of
 from keras_mp.policies.hardware import Device
 from keras_mp.policies.hazards import Circumstances, half_variables, hazard
+from keras_mp.policies.mixing import one_dtype
 from keras_mp.policies.own_code import needs_of_code
 from keras_mp.policies.policy import resolve
 from keras_mp.policies.raw import raw_values
@@ -123,6 +124,9 @@ def audit(
         if reason is not None:
             severity: Severity = "warning" if reason.code in _ROUNDING else "error"
             findings.append(Finding(severity, place.path, reason.code, reason.sentence, plan_it))
+    for path, (_, reason) in one_dtype(structure, own, dict.fromkeys(own, "")).items():
+        plan_it = f"keras_mp.plan(model, {own[path]!r}).apply(model)"
+        findings.append(Finding("error", path, reason.code, reason.sentence, plan_it))
     findings += _slow(structure, where, own, {finding.layer for finding in findings})
     findings += _compiled(model, structure, name)
     if name is None:

@@ -66,7 +66,7 @@ class PrecisionPlan:
         for place, row in self._matched(structure_of(model, ends=False)):
             if row.code == "quantized":
                 continue
-            policy = _fitting(place.layer, row.policy)
+            policy = fitting(place.layer, row.policy)
             # Ours of products leave a float32 layer's weights as they are.
             widens = policy.compute_dtype == "float32" and policy.variable_dtype in HALF
             if row.replace is not None and not widens:
@@ -140,7 +140,7 @@ def applied_plan(model: Any) -> PrecisionPlan | None:
     return _APPLIED.get(model)
 
 
-def _fitting(layer: Any, policy: str) -> Policy:
+def fitting(layer: Any, policy: str) -> Policy:
     """Keras casts variables to the compute dtype where the policy says that they have another.
 
     Under "float16" it casts none, as they are float16 already, and those of float32 would draw the

@@ -6,6 +6,7 @@ no variable changes.
 
 import inspect
 import itertools
+import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,8 @@ from keras_mp import _keras_internals
 
 # Samples in a trace, and how many guesses at a model's inputs are tried.
 SAMPLES, TRIES = 2, 48
+# Arguments by position and by name: tensors, or their shapes.
+Inputs = tuple[list[Any], dict[str, Any]]
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
@@ -52,7 +55,12 @@ def traced_calls(model: Any, layers: Iterable[Any]) -> list[Call] | None:
     for args, kwargs in guessed_inputs(model):
         calls.clear()
         try:
-            with in_float32(policies), _keras_internals.observed_calls(observed, see):
+            with (
+                in_float32(policies),
+                _keras_internals.observed_calls(observed, see),
+                warnings.catch_warnings(),
+            ):
+                warnings.simplefilter("ignore")  # the user may have made errors of them
                 model.compute_output_spec(*args, **kwargs)
         except Exception:  # the user's code on other inputs than it is for: of any kind
             continue
@@ -61,7 +69,7 @@ def traced_calls(model: Any, layers: Iterable[Any]) -> list[Call] | None:
     return None
 
 
-def guessed_inputs(layer: Any) -> Iterator[tuple[list[Any], dict[str, Any]]]:
+def guessed_inputs(layer: Any) -> Iterator[Inputs]:
     """Symbolic arguments that a built layer or model may take, the likeliest first.
 
     Keras notes the shapes that a ``build`` was given, for most models the first argument's alone,
@@ -74,7 +82,7 @@ def guessed_inputs(layer: Any) -> Iterator[tuple[list[Any], dict[str, Any]]]:
     yield from itertools.islice(tried, TRIES)
 
 
-def _shapes(layer: Any) -> Iterator[tuple[list[Any], dict[str, Any]]]:
+def _shapes(layer: Any) -> Iterator[Inputs]:
     """What the arguments' shapes may be: positional and named."""
     config = layer.get_build_config() or {}
     if "shapes_dict" in config:
@@ -89,9 +97,7 @@ def _shapes(layer: Any) -> Iterator[tuple[list[Any], dict[str, Any]]]:
             yield [first, *rest], {}
 
 
-def _of_dtypes(
-    shapes: tuple[list[Any], dict[str, Any]], samples: int | None
-) -> Iterator[tuple[list[Any], dict[str, Any]]]:
+def _of_dtypes(shapes: Inputs, samples: int | None) -> Iterator[Inputs]:
     """All of them floats, all integers, then a mixture.
 
     ``samples``: the size of the first axis; None for the one that the layer was built with.

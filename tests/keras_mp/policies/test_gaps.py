@@ -267,17 +267,19 @@ class TestAddedLoss:
         class Net(keras.Model):
             def __init__(self):
                 super().__init__()
-                self.body, self.end = layers.Dense(8), layers.Dense(1)
+                self.body, self.end = layers.Dense(8, name="body"), layers.Dense(1)
+                self.code = layers.Dense(8, name="code")
 
             def call(self, inputs):
-                inner = self.body(inputs)
+                inner = self.code(self.body(inputs))
                 self.add_loss(ops.mean(inner))
                 return self.end(inner)
 
         model = Net()
         model(np.ones((2, 4), "float32"))
         planned = keras_mp.plan(model, "mixed_bfloat16")
-        assert planned["dense"].code == "one-dtype"
+        assert planned["code"].code == "one-dtype"
+        assert planned["body"].policy == "mixed_bfloat16"  # it has no part in the loss
         planned.apply(model)
         model.compile(keras.optimizers.SGD(0.01), "mse")
         assert np.isfinite(model.train_on_batch(np.ones((2, 4)), np.ones((2, 1))))

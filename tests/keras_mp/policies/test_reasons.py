@@ -779,8 +779,11 @@ class TestOneDtype:
         exact = numbers(model(self.X))
         planned = plan(model, "mixed_float16")
         changed = [row.path for row in planned if row.code == "one-dtype"]
-        assert changed == ["block", "block/body"]
-        assert {planned[path].policy for path in changed} == {"float32"}
+        assert changed == ["block"]  # its inputs stay float32, and its product is in half precision
+        assert [planned[path].policy for path in ("block", "block/body")] == [
+            "float32",
+            "mixed_float16",
+        ]
         planned.apply(model)
         assert numbers(model(self.X)) == pytest.approx(exact, abs=1e-2)
         rules = dict.fromkeys(changed, "mixed_float16")
@@ -814,6 +817,34 @@ class TestOneDtype:
         plan(model, "mixed_bfloat16", rules=rules).apply(model)
         with pytest.raises(Exception, match=r"does not match type|expected to be a"):
             model(self.X)
+
+    @pytest.mark.parametrize("policy", HALF)
+    def test_a_layer_without_others_that_joins_what_is_float32(self, policy):
+        """As noise and constants are; KerasHub's mixture of experts does so in training alone."""
+
+        class Noise(layers.Layer):
+            def call(self, inputs, training=False):
+                noise = keras.random.normal(ops.shape(inputs), dtype="float32", seed=1)
+                return inputs * noise if training else inputs
+
+        model = functional(keras.Input((8,)), layers.Dense(8), Noise(name="noise"), layers.Dense(1))
+        audited = [f.layer for f in keras_mp.audit(model, policy) if f.code == "one-dtype"]
+        planned = plan(model, policy)
+        changed = [row.path for row in planned if row.code == "one-dtype"]
+        assert changed == audited == (["noise"] if BACKEND == "tensorflow" else [])
+        planned.apply(model)
+        model.compile(keras.optimizers.SGD(0.01), "mse")
+        assert np.isfinite(model.train_on_batch(self.X, np.ones((2, 1))))
+        if changed:
+            plan(model, policy, rules={"noise": policy}).apply(model)
+            with pytest.raises(Exception, match=r"does not match type|expected to be a"):
+                model.train_on_batch(self.X, np.ones((2, 1)))
+
+    @pytest.mark.parametrize("policy", ["float16", "bfloat16"])
+    def test_it_is_not_given_for_weights_that_are_wider_than_the_policy(self, policy):
+        model = self.block(ops.add)
+        assert "one-dtype" not in codes(model, policy)
+        assert "one-dtype" not in {finding.code for finding in keras_mp.audit(model, policy)}
 
     def test_it_is_not_given_where_dtypes_are_promoted_or_agree(self):
         assert "one-dtype" not in codes(self.block(lambda a, b: ops.add(a, b)), "mixed_float16")

@@ -65,6 +65,15 @@ def convert(model: Any, precision: PrecisionPlan | str, *, half: bool = False) -
 def _take_weights(copy: Any, model: Any) -> None:
     """Keras' files keep a model's values, not always how they are made up."""
     if [tuple(v.shape) for v in copy.weights] != [tuple(v.shape) for v in model.weights]:
+        places = structure_of(copy, ends=False).places
+        unbuilt = ", ".join(place.path for place in places if not place.layer.built)
+        if unbuilt:
+            raise ValueError(
+                "Keras could not build all of a copy of this model: a file does not tell what its "
+                "`call` takes besides one float32 tensor. Expected a `build(input_shape)` in the "
+                "model's class that builds its layers; or `plan.apply(model)`, which changes the "
+                f"model itself. Received: {unbuilt} not built"
+            )
         raise ValueError(
             "A copy of this model by way of Keras' file has other weights than the model has: such "
             "as adapters (LoRA) in layers of layers, which Keras adds to their kernels. Expected "

@@ -165,6 +165,30 @@ def test_a_plan_of_ones_own():
     assert mixed.get_layer("inner").layers[0].compute_dtype == "float16"
 
 
+@pytest.mark.filterwarnings("ignore:Model .* had a build config", "ignore:Layer .* looks like it")
+@pytest.mark.filterwarnings("ignore:A total of 1 objects could not be loaded")
+def test_a_copy_that_keras_cannot_build_is_a_sentence():
+    """It calls a copy with float32 numbers of the first input's shape."""
+
+    class Picks(keras.Model):
+        def __init__(self, **kwargs):
+            super().__init__(**kwargs)
+            self.body, self.end = layers.Dense(4, name="body"), layers.Dense(1, name="end")
+
+        def call(self, ids):
+            if not keras.backend.is_int_dtype(ids.dtype):
+                raise TypeError("ids are integers")
+            return self.end(self.body(ops.one_hot(ids, 8)))
+
+        def get_config(self):
+            return {"name": self.name}
+
+    model = Picks()
+    model(np.array([1, 2]))
+    with pytest.raises(ValueError, match=r"could not build.*`build\(input_shape\)`.*body, end not"):
+        keras_mp.convert(model, "mixed_bfloat16")
+
+
 def test_half_needs_half_precision():
     with pytest.raises(ValueError, match="half=True with policy='float32'"):
         keras_mp.convert(nested(), "float32", half=True)

@@ -7,6 +7,7 @@ values is float16 again. In bfloat16, whose range is float32's, and in float32 t
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from threading import RLock
 from typing import Any
 
 import keras
@@ -15,6 +16,8 @@ from keras import ops
 from keras_mp.layers.registering import registered
 
 _MASKED = -1e9
+# A float16 call changes its layer while it lasts; a server calls one layer from many threads.
+_ONE_AT_A_TIME = RLock()
 
 
 class _WideScores:
@@ -83,11 +86,12 @@ class _WideCore:
         layer: Any = self
         if layer.compute_dtype != "float16":
             return super().call(*args, **kwargs)  # type: ignore[misc]
-        object.__setattr__(self, "_compute_attention", self._wide_attention)
-        try:
-            return super().call(*args, **kwargs)  # type: ignore[misc]
-        finally:
-            object.__delattr__(self, "_compute_attention")
+        with _ONE_AT_A_TIME:
+            object.__setattr__(self, "_compute_attention", self._wide_attention)
+            try:
+                return super().call(*args, **kwargs)  # type: ignore[misc]
+            finally:
+                object.__delattr__(self, "_compute_attention")
 
     def _wide_attention(self, query: Any, key: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
         layer: Any = self

@@ -11,6 +11,7 @@ from typing import Any
 
 import keras
 import torch
+from torch.autograd import forward_ad
 
 from keras_mp import _keras_internals
 
@@ -220,10 +221,24 @@ def using(made: Sequence[tuple[Cast, torch.Tensor]], others: Sequence[Any] = ())
 def can_remake() -> bool:
     """Whether casts can be left out of what autograd keeps, here and now.
 
-    Not inside torch's compiler, which decides by itself what to keep; and not without the private
-    function that tells the hooks around ours.
+    Not inside torch's compiler, which decides by itself what to keep, nor inside a transform; and
+    not without the private function that tells the hooks around ours.
     """
-    return not torch.compiler.is_compiling() and _TOP is not None
+    return not torch.compiler.is_compiling() and _TOP is not None and not is_transformed()
+
+
+def is_transformed() -> bool:
+    """Whether ``torch.func`` or forward-mode differentiation is at work, here and now.
+
+    Neither can look into an autograd function without rules for both, nor has its tensors' memory.
+    """
+    if torch.compiler.is_compiling():
+        return False
+    return forward_ad._current_level >= 0 or _IN_TRANSFORM()
+
+
+# Private: torch says it nowhere else. Without them layers of ours raise inside a transform.
+_IN_TRANSFORM = getattr(torch._C, "_are_functorch_transforms_active", bool)
 
 
 # Private: torch lets one pair of hooks act at a time and has no public way to ask for the one that

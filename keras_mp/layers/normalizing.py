@@ -46,25 +46,36 @@ def normalize(
         The values, in x's dtype, and mean and variance, with the axes kept, in float32 (float64 for
         a float64 x).
     """
-    rule = _Rule(list(axes), epsilon, mask, statistics, centered)
     if keras.backend.backend() == "torch":
+        from keras_mp.layers.casting_torch import is_transformed
         from keras_mp.layers.normalizing_torch import Normalize
 
+        rule = _Rule(axes, epsilon, mask, statistics, centered)
+        if is_transformed():
+            return rule.forward(x, gamma, beta)
         return Normalize.apply(x, gamma, beta, rule, mask, *(statistics or (None, None)))
 
+    # Tensors of the rule come as arguments: jax may ask for the gradient later, when what the
+    # function had seen around it means nothing any more.
+    masks = () if mask is None else (ops.cast(mask, "float32"),)
+
     @ops.custom_gradient
-    def normalized(x: Any, gamma: Any, beta: Any) -> Any:
+    def normalized(x: Any, gamma: Any, beta: Any, *constants: Any) -> Any:
+        own = None if mask is None else ops.cast(constants[0], "bool")
+        given = constants[len(masks) :] or None
+        rule = _Rule(axes, epsilon, own, given, centered)
         out, mean, variance = rule.forward(x, gamma, beta)
 
         def gradient(*upstream: Any) -> Any:
             # jax hands the gradients of all results over as one, tensorflow each.
             first = upstream[0]
             grad = first[0] if isinstance(first, (tuple, list)) else first
-            return rule.backward(grad, x, gamma, mean, variance)
+            found = rule.backward(grad, x, gamma, mean, variance)
+            return (*found, *(ops.zeros_like(constant) for constant in constants))
 
         return (out, mean, variance), gradient
 
-    out, mean, variance = normalized(x, gamma, beta)
+    out, mean, variance = normalized(x, gamma, beta, *masks, *(statistics or ()))
     return out, ops.stop_gradient(mean), ops.stop_gradient(variance)
 
 

@@ -6,7 +6,14 @@ import keras
 import torch
 
 from keras_mp import _keras_internals
-from keras_mp.layers.casting_torch import Cast, can_remake, casts_not_kept, casts_of, using
+from keras_mp.layers.casting_torch import (
+    Cast,
+    can_remake,
+    casts_not_kept,
+    casts_of,
+    is_transformed,
+    using,
+)
 from keras_mp.layers.recurrent_steps import steps_of
 
 
@@ -41,10 +48,10 @@ def loop(
 
     Returns:
         The last output, all outputs (the last alone unless the layer returns sequences) and the
-        last states; None where the cell has no weights to cast.
+        last states; None where the cell has no weights to cast, and inside a transform.
     """
     cell = layer.cell
-    casts = _casts(cell)
+    casts = [] if is_transformed() else _casts(cell)
     if not casts:
         return None
     with torch.no_grad():

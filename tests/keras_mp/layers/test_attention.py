@@ -1,9 +1,12 @@
 """Attention of ours: finite in float16 where Keras' own is not, and equal to it elsewhere."""
 
+import threading
+
 import keras
 import numpy as np
 import pytest
 from helpers.gradients import gradients
+from helpers.stepping import host
 
 import keras_mp
 from keras_mp import layers as ours
@@ -149,3 +152,43 @@ def test_the_plan_gets_those_that_cost_nothing():
     for kind, given in (("Attention", ours.Attention), ("MultiHeadAttention", None)):
         layer = getattr(keras.layers, kind)(**KINDS[kind])
         assert keras_mp.layers.replacement(layer) is given
+
+
+def test_threads_may_call_one_layer_at_a_time_each(monkeypatch):
+    layer = ours.MultiHeadAttention(2, 4, dtype="mixed_float16")
+    x = RNG.normal(size=SHAPE).astype("float32")
+    layer.build(SHAPE, SHAPE)
+    exact = host(layer(x, x, return_attention_scores=True)[0])
+    other_done = threading.Event()
+    inside = threading.Event()
+    softmax = layer._softmax.call
+
+    def slow(*args, **kwargs):
+        if threading.current_thread().name == "first":
+            inside.set()
+            other_done.wait(0.5)  # the other overtakes, if it can
+        return softmax(*args, **kwargs)
+
+    monkeypatch.setattr(layer._softmax, "call", slow)
+    found, errors = {}, []
+
+    def run():
+        try:
+            outputs, _ = layer(x, x, return_attention_scores=True)
+            found[threading.current_thread().name] = host(outputs)
+        except Exception as error:
+            errors.append(error)
+
+    first = threading.Thread(target=run, name="first")
+    first.start()
+    assert inside.wait(60)
+    second = threading.Thread(target=run, name="second")
+    second.start()
+    second.join(0.4)
+    other_done.set()
+    for thread in (first, second):
+        thread.join(60)
+    assert not errors
+    for values in found.values():
+        np.testing.assert_array_equal(values, exact)
+    assert layer._softmax.dtype_policy.name == "mixed_float16"

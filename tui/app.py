@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual import events
-from textual.app import App
 from textual.binding import BindingType
 from textual.filter import LineFilter
 from textual.screen import Screen
 
 from keras_mp.telemetry.health import Alive
 from keras_mp.telemetry.process import is_alive
-from tui import export, look, suspending, themes
+from tui import export, look, themes
 from tui.clock import Clock, WallClock
 from tui.devices import DeviceReader
 from tui.feed import Feed
@@ -29,6 +28,7 @@ from tui.screens.jobs import JobsScreen
 from tui.screens.small import SmallScreen, too_small
 from tui.settings import Settings, load
 from tui.snapshot import JobView, Snapshot
+from tui.terminal import TerminalApp
 
 if TYPE_CHECKING:
     from textual.command import Provider
@@ -43,7 +43,7 @@ def _commands() -> "type[Provider]":
     return MonitorCommands
 
 
-class MonitorApp(App[None]):
+class MonitorApp(TerminalApp):
     """All jobs under ``paths``, live.
 
     Args:
@@ -130,12 +130,13 @@ class MonitorApp(App[None]):
             self.snapshot = self._feed.first()
             self.call_after_refresh(self._feed.go_on)
         self.set_interval(1.0, self._tick)
-        # Whatever the shell has written meanwhile.
-        self.app_resume_signal.subscribe(self, lambda _: self.refresh(layout=True))
         if self._problem:
             self.notify(self.look.say(self._problem), severity="warning", markup=False)
 
     def on_unmount(self) -> None:
+        self.release()
+
+    def release(self) -> None:
         if self._feed is not None:
             self._feed.stop()
         else:
@@ -286,13 +287,6 @@ class MonitorApp(App[None]):
     def watch_theme(self, theme: str) -> None:
         if self.is_running and theme != self.settings.theme:
             self.remember(theme=theme)
-
-    def action_suspend(self) -> None:
-        """Give the terminal back to the shell until it says ``fg``."""
-        if suspending.possible():
-            self.action_suspend_process()
-        else:
-            self.notify(suspending.NO_SHELL, severity="warning", markup=False)
 
     def action_next_theme(self) -> None:
         names = list(themes.THEMES)

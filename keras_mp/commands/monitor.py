@@ -118,4 +118,4 @@ def _dashboard(args: argparse.Namespace) -> int:
     gc.freeze()
     gc.enable()
     app.run()
-    return 0
+    return app.return_code or 0

@@ -47,6 +47,10 @@ class Terminal:
     def send(self, keys: str) -> None:
         os.write(self._fd, keys.encode())
 
+    def hang_up(self) -> None:
+        os.close(self._fd)
+        self._fd = os.open(os.devnull, os.O_RDONLY)
+
     def wait_for(self, *texts: str, seconds: float = 90.0) -> None:
         """Until all of the texts have been written since the last call."""
         deadline = time.monotonic() + seconds
@@ -142,6 +146,39 @@ def test_without_a_shell_behind_it_ctrl_z_does_not_freeze_the_terminal(open_term
     terminal.wait_for("no shell behind")
     terminal.send("q")
     assert terminal.exit_status() == 0
+
+
+@pytest.fixture
+def remote(tmp_path):
+    """The environment of a dashboard whose other host only hangs, and where its copies lie."""
+    (tmp_path / "bin").mkdir()
+    ssh = tmp_path / "bin" / "ssh"
+    ssh.write_text("#!/bin/sh\nexec sleep 600\n")
+    ssh.chmod(0o755)
+    copies = tmp_path / "copies"
+    copies.mkdir()
+    return copies, {"PATH": f"{ssh.parent}:{os.environ['PATH']}", "TMPDIR": str(copies)}
+
+
+def test_told_to_end_it_leaves_the_terminal_and_the_disk_as_they_were(open_terminal, remote):
+    copies, environment = remote
+    terminal = open_terminal("monitor", str(RECORDED), "gpu1:runs", **environment)
+    terminal.wait_for("gpu1:runs: connecting", "quit")
+    assert len(list(copies.iterdir())) == 1
+    os.kill(terminal.pid, signal.SIGTERM)
+    assert terminal.exit_status() == 128 + signal.SIGTERM
+    assert b"\x1b[?1049l" in terminal.output, "back from the alternate screen"
+    assert list(copies.iterdir()) == []
+
+
+@pytest.mark.parametrize("shell", [None, "trap '' HUP; \"$@\"; exit $?"], ids=["told", "untold"])
+def test_without_its_terminal_it_ends(open_terminal, remote, shell):
+    copies, environment = remote
+    terminal = open_terminal("monitor", str(RECORDED), "gpu1:runs", shell=shell, **environment)
+    terminal.wait_for("gpu1:runs: connecting", "quit")
+    terminal.hang_up()
+    assert terminal.exit_status() == 128 + signal.SIGHUP
+    assert list(copies.iterdir()) == []
 
 
 def test_a_locale_without_unicode_gets_ascii_alone(open_terminal):

@@ -38,6 +38,7 @@ class JobScreen(ShownScreen):
         self.window = Window()
         self.alone: int | None = None
         self._verdict = VerdictLine(id="verdict")
+        self._verdict.gone = "The job is gone: its folder is not there any more."
         self._views = [ChartView(id=f"chart{n}", classes="chart") for n in range(MAX_CHARTS)]
         self._grid = Grid(*self._views, id="grid")
         self._events, self._facts = EventList(id="events"), Facts(id="facts")

@@ -15,10 +15,12 @@ _ROLE: dict[str, Role] = {"ok": "text", "warning": "warn", "error": "bad"}
 
 
 class VerdictLine(JobLines):
+    gone = ""  # what is said where there is no job
+
     def rows(self, width: int, height: int) -> Sequence[Row]:
         job, say = self._job, self._look.say
         if job is None:
-            return []
+            return [[(self.gone, "muted")]]
         verdict = job.verdict
         role, sentence = _ROLE[verdict.severity], say(verdict.sentence)
         # A name may be cut, what is wrong with it may not.

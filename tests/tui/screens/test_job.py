@@ -185,6 +185,7 @@ async def test_a_job_that_goes_away_leaves_the_screen_standing(runs):
         await pilot.press("left", "plus", "tab", "a", "e", "x", "down")
         await pilot.pause()
         assert app.screen.job is None
+        assert "The job is gone" in "\n".join(screen_text(app))
         await pilot.press("escape", "escape")
         await pilot.pause()
         assert isinstance(app.screen, JobsScreen)

@@ -233,7 +233,8 @@ def test_a_training_that_raises_as_it_begins_is_in_the_journal(keras, tmp_path):
     del monitor
     gc.collect()
     assert [x.kind for x in journal(tmp_path)] == ["start", "end"]
-    assert judged(tmp_path)[1].state == "stopped"
+    job, told = judged(tmp_path)
+    assert told.state == "stopped" and job.meta.policy == "mixed_float16"
 
 
 def test_a_training_that_a_callback_ends_early_says_so(keras, tmp_path):

@@ -18,12 +18,16 @@ class TorchGuard:
 
     def __init__(self, variables: Sequence[Any]):
         self.tensors = [_keras_internals.raw_tensor(v) for v in variables]
-        self.versions: tuple[int, ...] = ()
-        if not self.tensors:
-            return
+        self.versions: tuple[tuple[int, int], ...] = ()
+        if self.tensors:
+            self._take()
+
+    def _take(self) -> None:
+        """Begin a copy of what the variables are now."""
         self.dtype = torch.float32
         for tensor in self.tensors:
             self.dtype = torch.promote_types(self.dtype, tensor.dtype)
+            tensor.data = tensor.data.contiguous()  # or the views below would be none
         self.flat = [t.detach().reshape(-1) for t in self.tensors]
         self.saved = torch.cat([t.to(self.dtype) for t in self.flat])
         self.views = list(torch.split(self.saved, [t.numel() for t in self.flat]))
@@ -31,10 +35,15 @@ class TorchGuard:
 
     def refresh(self) -> None:
         """Take the copy anew, if somebody wrote to the variables since the last step."""
-        if self.tensors and self.versions != self._current():
-            with torch.no_grad():
+        now = self._current()
+        if self.versions == now:
+            return
+        with torch.no_grad():
+            if [place for _, place in now] != [place for _, place in self.versions]:
+                self._take()  # stored anew (Module.half(), .to())
+            else:
                 torch.cat([t.to(self.dtype) for t in self.flat], out=self.saved)
-            self._settled()
+                self._settled()
 
     def passed(self) -> None:
         """A forward pass has ended. What it wrote belongs to the step: another pass before the step
@@ -64,8 +73,8 @@ class TorchGuard:
         torch._foreach_copy_(self.flat, self.views)
         self._settled()
 
-    def _current(self) -> tuple[int, ...]:
-        return tuple(t._version for t in self.tensors)
+    def _current(self) -> tuple[tuple[int, int], ...]:
+        return tuple((t._version, t.data_ptr()) for t in self.tensors)
 
     def _settled(self) -> None:
         self.versions = self._current()

@@ -101,3 +101,33 @@ def test_a_loss_may_be_a_number_or_one_value_a_sample(bound):
             optimizer.apply([v.value.grad for v in model.trainable_variables])
         model.zero_grad()
     assert [row.loss_finite for row in optimizer.recent_steps()] == [True, False]
+
+
+@pytest.mark.parametrize("stored", ["transposed", "anew", "in another dtype"])
+def test_state_is_spared_however_and_wherever_it_is_stored(stored):
+    class Counting(keras.layers.Layer):
+        def build(self, shape):
+            self.state = self.add_weight(shape=(3, 3), initializer="orthogonal", trainable=False)
+            self.scale = self.add_weight(shape=())
+
+        def call(self, x, training=False):
+            if training:
+                self.state.assign_add(keras.ops.mean(x) * keras.ops.ones((3, 3)))
+            return x * self.scale
+
+    model = keras.Sequential([keras.Input((3,)), Counting()])
+    state = model.layers[0].state
+    assert not state.value.is_contiguous()
+    optimizer = keras_mp.LossScaleOptimizer("sgd", model=model)
+    optimizer.build(model.trainable_variables)
+    step(model, optimizer, X)
+    if stored != "transposed":
+        dtype = torch.float32 if stored == "anew" else torch.float64
+        state.value.data = state.value.data.to(dtype, copy=True)
+        step(model, optimizer, X)
+    before = snapshot(state)
+    step(model, optimizer, np.full_like(X, np.inf))
+    assert optimizer.skipped_steps == 1
+    assert snapshot(state) == before
+    step(model, optimizer, X)
+    assert snapshot(state) != before

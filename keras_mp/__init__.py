@@ -81,7 +81,7 @@ __all__ = [
 
 
 # Modules under the package's name, loaded on first use likewise.
-_MODULES = ("bench", "layers", "losses", "metrics")
+_MODULES = ("bench", "layers", "losses", "metrics", "numerics")
 
 
 def __getattr__(name: str) -> Any:

@@ -1,5 +1,8 @@
 """Bytes kept for the backward pass, against values worked out by hand."""
 
+import subprocess
+import sys
+
 import keras
 import numpy as np
 import pytest
@@ -23,6 +26,12 @@ def mlp():
             keras.layers.Dense(OUT, name="b"),
         ]
     )
+
+
+def test_it_is_found_by_its_name_alone():
+    code = "import keras_mp; print(keras_mp.numerics.memory.saved_bytes.__name__)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "saved_bytes"
 
 
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="what tensorflow says")

@@ -15,7 +15,7 @@ from keras_mp.policies.hardware import Device
 from keras_mp.policies.hazards import Circumstances, half_variables, hazard
 from keras_mp.policies.mixing import one_dtype
 from keras_mp.policies.own_code import needs_of_code
-from keras_mp.policies.policy import resolve
+from keras_mp.policies.policy import resolve_one
 from keras_mp.policies.raw import raw_values
 from keras_mp.policies.structure import Place, Structure, below, structure_of
 from keras_mp.policies.work import work_of
@@ -97,7 +97,7 @@ def audit(
     Raises:
         ValueError: The model is not built, or the policy or device is not known.
     """
-    name = None if policy is None else resolve(policy)
+    name = None if policy is None else resolve_one(policy)
     structure = structure_of(model)
     where = device_of(device)
     backend = keras.backend.backend()

@@ -32,7 +32,13 @@ def device_of(asked: Device | str | None) -> Device:
 
     Raises:
         ValueError: No device of that name is known.
+        TypeError: It is neither.
     """
+    if not isinstance(asked, Device | str | None):
+        raise TypeError(
+            "Expected a device's name, such as 'A100', '7.5' or 'cpu', or None for the one here. "
+            f"Received: device={asked!r} (of type {type(asked).__name__})"
+        )
     if asked is None:
         return current_device()
     return device_named(asked) if isinstance(asked, str) else asked

@@ -13,6 +13,7 @@ from typing import Any
 import keras
 
 from keras_mp import _keras_internals
+from keras_mp.policies.own_code import takes_code
 from keras_mp.policies.precision_plan import fitting
 from keras_mp.policies.reason import Reason
 from keras_mp.policies.structure import Place, Structure, below, is_functional
@@ -67,7 +68,8 @@ def _kind(place: Place, policies: Mapping[str, str]) -> Any:
     """What two layers have in common of which one does what the other does."""
     layers = tuple((type(p.layer), policies[p.path]) for p in (place, *below(place)))
     shapes = tuple(tuple(variable.shape) for variable in place.layer.variables)
-    return layers, shapes, str(place.layer.get_build_config())
+    given = tuple(getattr(place.layer, name, None) for name in ("function", "activation"))
+    return layers, shapes, given, str(place.layer.get_build_config())
 
 
 def _what_fails(place: Place, planned: Mapping[str, str]) -> Inputs | None:
@@ -109,7 +111,7 @@ def _widened(planned: Mapping[str, str], wide: list[list[str]]) -> dict[str, str
 def _own_code(place: Place) -> bool:
     if hasattr(place.layer, "make_predict_function"):
         return not is_functional(place.layer)
-    return place.category == "custom"
+    return place.category == "custom" or takes_code(place.layer)
 
 
 def _compute(policies: Mapping[str, str], place: Place) -> str:

@@ -80,6 +80,11 @@ def own_code(layer: Any, *, narrow: bool = False) -> Iterator[Code]:
         waiting += [_own([_content(cell)]) for cell in function.__closure__ or ()]
 
 
+def takes_code(layer: Any) -> bool:
+    """Whether a function of the user's is an argument of a layer of Keras': Lambda, activations."""
+    return bool(_own([getattr(layer, name, None) for name in ("function", "activation")]))
+
+
 def adds_loss(layer: Any) -> bool:
     """Whether the user's code in a layer's class names ``add_loss``."""
     return any("add_loss" in code.names for code in own_code(layer))

@@ -21,7 +21,7 @@ from keras_mp.policies.hardware import Device, recommend_for
 from keras_mp.policies.hazards import Circumstances, hazard, usual
 from keras_mp.policies.measure import calibrate
 from keras_mp.policies.own_code import needs_of_code
-from keras_mp.policies.policy import choose, resolve
+from keras_mp.policies.policy import choose, resolve_one
 from keras_mp.policies.precision_plan import Gradients, PrecisionPlan, Row, applied_plan
 from keras_mp.policies.raw import raw_values
 from keras_mp.policies.reason import Reason
@@ -92,7 +92,7 @@ def plan(
     where = device_of(device)
     if policy == "auto":
         policy = _auto(device, where)
-    name = resolve(policy)
+    name = resolve_one(policy)
     structure = structure_of(model)
     half = keras.DTypePolicy(name).compute_dtype
     measured = None

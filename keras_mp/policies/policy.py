@@ -8,9 +8,8 @@ from typing import Any
 import keras
 
 from keras_mp.policies import switches
-from keras_mp.policies.cards import device_named
 from keras_mp.policies.choice import PolicyChoice
-from keras_mp.policies.detect import current_device
+from keras_mp.policies.detect import current_device, device_of
 from keras_mp.policies.hardware import Device, emulation_warning, recommend_for
 
 # Alias -> Keras' name. The aliases are the spellings of other toolkits: Lightning's "16-mixed",
@@ -58,6 +57,20 @@ def resolve(policy: Any, argument: str = "policy") -> str:
     return name
 
 
+def resolve_one(policy: Any) -> str:
+    """``resolve``, where a map of policies is no answer.
+
+    Raises:
+        ValueError, TypeError: As ``resolve``.
+    """
+    if isinstance(policy, keras.dtype_policies.DTypePolicyMap):
+        raise TypeError(
+            "Expected one policy, of which exceptions are made by `rules={path: policy}`. "
+            f"Received: policy={policy!r} (a map of policies)"
+        )
+    return resolve(policy)
+
+
 def refuse_float8(name: Any, argument: str) -> None:
     """Say of a float8 policy that there is none yet.
 
@@ -87,11 +100,7 @@ def recommend(device: Device | str | None = None) -> PolicyChoice:
     Returns:
         The choice with its reason and the alternatives, best first.
     """
-    if device is None:
-        device = current_device()
-    elif isinstance(device, str):
-        device = device_named(device)
-    return recommend_for(device)
+    return recommend_for(current_device() if device is None else device_of(device))
 
 
 def set_policy(policy: Any = "auto") -> PolicyChoice:

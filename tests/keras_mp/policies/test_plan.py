@@ -335,6 +335,16 @@ class TestArguments:
             with pytest.raises(TypeError, match="Expected a Keras model"):
                 call(model)
 
+    def test_what_is_no_device_and_what_is_several_policies(self):
+        several = keras_mp.PolicyMap("float32", {"body": "mixed_float16"})
+        for call in (keras_mp.audit, keras_mp.plan):
+            with pytest.raises(TypeError, match=r"Expected a device's name.*Received: device=0"):
+                call(small(), "mixed_float16", device=0)
+            with pytest.raises(TypeError, match=r"Expected one policy.*`rules="):
+                call(small(), several)
+        with pytest.raises(TypeError, match=r"Received: device=0"):
+            keras_mp.recommend(0)
+
     def test_a_batch_of_nothing(self):
         with pytest.raises(ValueError, match=r"Received: data=\(\)"):
             keras_mp.plan(small(), "mixed_float16", data=())

@@ -840,6 +840,19 @@ class TestOneDtype:
             with pytest.raises(Exception, match=r"does not match type|expected to be a"):
                 model.train_on_batch(self.X, np.ones((2, 1)))
 
+    @pytest.mark.parametrize("policy", HALF)
+    def test_an_activation_of_ones_own_that_joins_what_is_float32(self, policy):
+        def bent(values, slope=0.9):
+            return ops.relu(values) - ops.relu(-values) * ops.convert_to_tensor(slope, "float32")
+
+        body = layers.Dense(8, activation=bent, name="body")
+        like = layers.Dense(8, activation=lambda values: ops.relu(values))
+        model = functional(keras.Input((8,)), body, like, layers.Dense(1))
+        planned = plan(model, policy)
+        assert (planned["body"].code == "one-dtype") == (BACKEND == "tensorflow")
+        planned.apply(model)
+        assert np.isfinite(numbers(model(self.X))).all()
+
     @pytest.mark.parametrize("policy", ["float16", "bfloat16"])
     def test_it_is_not_given_for_weights_that_are_wider_than_the_policy(self, policy):
         model = self.block(ops.add)

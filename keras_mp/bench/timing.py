@@ -156,7 +156,8 @@ def _optimizer_step(model: Any) -> Callable[[], Any]:
 
     @jax.jit
     def update(state: Any, trainable: Any) -> Any:
-        _scale_once(optimizer)
+        with keras.StatelessScope(state_mapping=list(zip(optimizer.variables, state, strict=True))):
+            _scale_once(optimizer)
         return optimizer.stateless_apply(state, gradients, trainable)
 
     return lambda: jax.block_until_ready(update(state, trainable))

@@ -182,7 +182,7 @@ def test_the_site_has_every_page_and_every_public_name(site):
 @pytest.mark.skipif(BACKEND != "torch", reason="the names are those of Keras on any backend")
 def test_the_reference_names_everything_in_the_public_modules(site):
     api = (site / "api.html").read_text()
-    for module in keras_mp._MODULES:
+    for module in set(keras_mp._MODULES) - {"numerics"}:  # (a package of modules, without names)
         names = getattr(keras_mp, module).__all__
         assert len(names) > 1
         for name in names:

@@ -120,11 +120,11 @@ def _need(place: Place, half: str, backend: str) -> Reason | None:
         if sums:
             sentence = f"adds up by {sums[0]}, which on {backend} stops at {_STOPS[half]} ones"
             return Reason("running-sum", f"{sentence} in {half}: cast to float32 before it")
-        if half == "float16" and not model:
-            reason = _number(place.layer, code)
-            if reason is not None:
-                return reason
-    return None
+    if half != "float16" or model:
+        return None
+    # Here what names float32 speaks for itself alone: its helpers may be given other values.
+    numbers = (_number(place.layer, c) for c in own_code(place.layer) if not c.tells(_WIDE))
+    return next((reason for reason in numbers if reason is not None), None)
 
 
 def _number(layer: Any, code: Code) -> Reason | None:

@@ -404,6 +404,19 @@ class TestTinyEpsilon:
         row = plan(functional(keras.Input((4,)), Norm(), layers.Dense(1)), "mixed_float16")["norm"]
         assert row.code == "tiny-epsilon" and f"computes with {told}," in row.reason
 
+    def test_code_that_names_float32_does_not_speak_for_its_helpers(self):
+        """As KerasHub's RWKV7: its state is float32, and its keys are divided in half precision."""
+
+        class Mix(layers.Layer):
+            def call(self, inputs):
+                return ops.cast(self.unit(inputs), "float32")
+
+            def unit(self, values, least=1e-12):
+                return values / (ops.norm(values, axis=-1, keepdims=True) + least)
+
+        model = functional(keras.Input((4,)), layers.Dense(4), Mix(name="mix"), layers.Dense(1))
+        assert plan(model, "mixed_float16")["mix"].code == "tiny-epsilon"
+
     def test_what_a_layer_holds_gives_it_the_numbers_that_it_divides(self):
         class Unit(layers.Layer):
             def __init__(self):

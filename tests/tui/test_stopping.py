@@ -16,7 +16,13 @@ from tui.screens.stop import StopScreen
 from tui.stopping import stop, why_not
 
 HOST = socket.gethostname()
-SLEEPER = "import time; print('up', flush=True); time.sleep(600)"
+# A shell that runs the tests in the background has had them ignore ctrl+c, children included.
+SLEEPER = """
+import signal, time
+signal.signal(signal.SIGINT, signal.default_int_handler)
+print('up', flush=True)
+time.sleep(600)
+"""
 
 
 @pytest.fixture

@@ -256,7 +256,10 @@ def replicated(keras):
     import tensorflow as tf
 
     keras.utils.set_random_seed(1)
-    with tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).scope():
+    # Without collectives, which TensorFlow numbers from 100 in each strategy: another strategy's of
+    # another shape in the same process, such as another test's, would meet them.
+    reduction = tf.distribute.ReductionToOneDevice()
+    with tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"], cross_device_ops=reduction).scope():
         model = keras.Sequential(
             [
                 keras.Input((6,)),

@@ -96,7 +96,7 @@ def test_what_cannot_be_seen_is_absent(tmp_path, monkeypatch):
 
     monkeypatch.setattr(feeding, "SAMPLE_SECONDS", 0.0)
     monkeypatch.setattr(feeding, "SAMPLE_FACTOR", 0.0)
-    with tf.distribute.MirroredStrategy(["/cpu:0"]).scope():
+    with tf.distribute.OneDeviceStrategy("/cpu:0").scope():
         model = keras_model()
     x = np.ones((24, 3), "float32")
     windows = train(tmp_path, model, (x, x[:, :1]), batch_size=4)

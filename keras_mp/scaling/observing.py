@@ -3,13 +3,17 @@
 All of it reads the device, so none of it belongs into a step.
 """
 
+import weakref
+from collections.abc import Sequence
 from numbers import Integral
 from typing import Any
 
+import keras
 import numpy as np
 from keras import ops
 
 from keras_mp.scaling.attribution import Attribution, attribute
+from keras_mp.scaling.masters import HALF
 from keras_mp.scaling.report import OverflowReport, overflow_report
 from keras_mp.scaling.ring import StepRow, decode
 
@@ -29,29 +33,34 @@ class TellsTheHost:
     config: Any
 
     @property
-    def loss_scale(self) -> float:
-        """The loss scale of the next step. Reads the device."""
+    def loss_scale(self) -> Any:
+        """The loss scale of the next step, a float. Reads the device.
+
+        In a ``tf.function`` or a ``jax.jit`` that is being traced a tensor of float32, shape ().
+        """
         object.__setattr__(self, "_scaled", True)  # whoever asks may scale by hand
-        if self._state is None:
-            return self._first_scale()
-        return float(ops.convert_to_numpy(self._state.scale))
+        return self._first_scale() if self._kernel is None else self._kernel.current_scale()
 
     @property
-    def skipped_steps(self) -> int:
-        """Steps skipped so far. Reads the device."""
-        return 0 if self._state is None else self._state.read().skipped
+    def skipped_steps(self) -> Any:
+        """Steps skipped so far, an int. Reads the device. In a trace a tensor of int32."""
+        return 0 if self._kernel is None else self._kernel.current_state().skipped
 
     @property
-    def applied_steps(self) -> int:
-        """Steps whose gradients were used so far. Reads the device."""
-        return 0 if self._state is None else self._state.read().applied
+    def applied_steps(self) -> Any:
+        """Steps whose gradients were used so far, an int. Reads the device. In a trace a tensor of
+        int32."""
+        return 0 if self._kernel is None else self._kernel.current_state().applied
 
     @property
-    def last_step_finite(self) -> bool | None:
-        """Whether the last step was applied; None before the first. Reads the device."""
-        if self._state is None:
+    def last_step_finite(self) -> Any:
+        """Whether the last step was applied, a bool; None before the first. Reads the device. In a
+        trace a tensor of bool, True before the first."""
+        if self._kernel is None:
             return None
-        state = self._state.read()
+        state = self._kernel.current_state()
+        if self._kernel.is_tracing():
+            return ops.equal(state.consecutive_skips, 0)
         return None if state.step == 0 else state.consecutive_skips == 0
 
     def watch(self, rows: int) -> None:
@@ -130,6 +139,7 @@ class KerasNames:
     built: bool
     loss_scale: Any
     scale_loss: Any
+    _unscaled_from: Sequence[Any] = ()  # weakly, the scaled gradients that were unscaled by hand
 
     @property
     def dynamic_scale(self) -> Any:
@@ -161,9 +171,35 @@ class KerasNames:
         return self.scale_loss(loss)
 
     def get_unscaled_gradients(self, grads: Any) -> list[Any]:
-        """tf.keras' name: the gradients divided by the scale. ``apply`` unscales by itself."""
-        inverse = 1.0 / self.loss_scale
-        return [None if g is None else ops.multiply(g, inverse) for g in grads]
+        """tf.keras' name: the gradients divided by the scale; None stays None.
+
+        ``apply`` unscales by itself what it is given, but not what comes from here (as it is,
+        clipped, summed over micro-batches ...), so that tf.keras' three calls, with
+        ``apply_gradients`` as the last, do what they did there. Half-precision gradients come back
+        in float32.
+        """
+        grads, scale = list(grads), self.loss_scale
+        given = [weakref.ref(g) for g in grads if g is not None]
+        object.__setattr__(self, "_unscaled_from", given)
+        return [None if g is None else ops.divide(_wide(g), scale) for g in grads]
+
+    def _scaled_again(self, grads: list[Any], scale: Any) -> list[Any]:
+        """What ``apply`` was given as gradients of the scaled loss, which kernels want: multiplied
+        by the scale if they were unscaled, and are not those that were then only looked at."""
+        if not self._unscaled_from:
+            return grads
+        scaled = {id(ref()) for ref in self._unscaled_from} - {id(None)}
+        unscaled = scaled.isdisjoint(map(id, grads))
+        object.__setattr__(self, "_unscaled_from", ())
+        if not unscaled:
+            return grads
+        return [None if g is None else ops.multiply(_wide(g), scale) for g in grads]
+
+
+def _wide(gradient: Any) -> Any:
+    """A half-precision gradient in float32; others as they are."""
+    half = keras.backend.standardize_dtype(gradient.dtype) in HALF
+    return ops.cast(gradient, "float32") if half else gradient
 
 
 def _count(name: str, value: Any) -> int:

@@ -126,6 +126,7 @@ class LossScaleOptimizer(
             **dict.fromkeys(("_scaled", "_in_flight", "_bind_later"), False),
             **dict.fromkeys(("_ring_rows", "_headroom_every"), 0),
             "_distances": {},
+            "_unscaled_from": (),
             "_warned": set(),
             "_waiting": checkpoint.Waiting(),
             "scaler_state": checkpoint.ScalerState(self),
@@ -180,6 +181,7 @@ class LossScaleOptimizer(
     def scale_loss(self, loss: Any) -> Any:
         """The loss multiplied by the current scale (a scalar tensor of the loss' dtype)."""
         object.__setattr__(self, "_scaled", True)
+        object.__setattr__(self, "_unscaled_from", ())
         if self._state is None:
             object.__setattr__(self, "_in_flight", True)
             return ops.multiply(loss, self._first_scale())
@@ -219,7 +221,7 @@ class LossScaleOptimizer(
         check_scaled_once(self.inner_optimizer)
         self._check_scaled()
         try:
-            self._step(grads, variables)
+            self._step(self._scaled_again(grads, self._state.scale), variables)
         except KeyError:
             # Asked only here: a look at every variable costs as much as a step does.
             self._check_variables_are_known(variables)
@@ -280,7 +282,8 @@ class LossScaleOptimizer(
                 f"scale. Received: {len(trainable_variables)} values, {len(grads)} gradients"
             )
         check_scaled_once(self.inner_optimizer)
-        arguments = list(optimizer_variables), list(grads), list(trainable_variables)
+        grads = self._scaled_again(list(grads), optimizer_variables[0])
+        arguments = list(optimizer_variables), grads, list(trainable_variables)
         if self._masters is None:
             return self._kernel.stateless_apply(*arguments)
         return self._masters.stateless(self._kernel.stateless_apply, *arguments)

@@ -6,9 +6,10 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_mp.scaling.device_state import Values, advance
+from keras_mp.scaling.device_state import COUNTERS, Values, advance
 from keras_mp.scaling.masters import HALF
 from keras_mp.scaling.ring import StepRow
+from keras_mp.scaling.state import ScaleState
 from keras_mp.scaling.told import Teller
 
 
@@ -66,6 +67,20 @@ class Kernel:
     def is_tracing(self) -> bool:
         """Whether what is called now is being traced or compiled, and not run."""
         raise NotImplementedError
+
+    def current_scale(self) -> Any:
+        """The loss scale: a float; in what is being traced, a tensor."""
+        scale = self.state.scale
+        if self.is_tracing():
+            return ops.convert_to_tensor(scale)
+        return float(ops.convert_to_numpy(scale))
+
+    def current_state(self) -> ScaleState:
+        """The state on the host; in what is being traced, one of tensors."""
+        if not self.is_tracing():
+            return self.state.read()
+        scale, good_steps, counters, _ = self.state.values()
+        return ScaleState(scale, good_steps, *(counters[i] for i in range(COUNTERS)))
 
     def scale_loss(self, loss: Any) -> Any:
         self.loss = loss

@@ -146,7 +146,29 @@ class JaxKernel(Kernel):
     def is_tracing(self) -> bool:
         return isinstance(ops.convert_to_tensor(self.state.scale), jax.core.Tracer)
 
+    def current_scale(self) -> Any:
+        self._refuse_a_constant()
+        return super().current_scale()
+
+    def _refuse_a_constant(self) -> None:
+        """Not under ``jax.grad`` alone, where what is known stays known: an operation tells."""
+        if (
+            self.config.dynamic
+            and not self.is_tracing()
+            and isinstance(self.state.scale.value + 0, jax.core.Tracer)
+            and not self.state.is_switched_off
+        ):
+            raise ValueError(
+                "The loss scale of now would become a constant of the function that is being "
+                "compiled (jax.jit, jax.checkpoint, jax.lax.scan): later steps would be scaled by "
+                "it and unscaled by another. Hand the optimizer's values to that function, and "
+                "scale inside `with keras.StatelessScope(state_mapping=list(zip("
+                "optimizer.variables, optimizer_values))):`. "
+                f"Received: loss_scale={float(self.state.scale.value)}, outside of the trace"
+            )
+
     def scale_loss(self, loss: Any) -> Any:
+        self._refuse_a_constant()
         # Under jax.grad the loss is a tracer, which must not outlive it. Who knows the loss outside
         # (GuardedTrainStep) hands it to ``observe_loss``.
         if not isinstance(loss, jax.core.Tracer):

@@ -48,6 +48,27 @@ def test_a_custom_loop_leaks_no_tracer():
     assert optimizer._kernel.loss is None
 
 
+@pytest.mark.parametrize("way", ["scale_loss", "loss_scale"])
+def test_a_scale_that_a_compiled_step_would_keep_for_ever_is_refused(way):
+    """It was a constant of the trace: later steps were scaled by it and unscaled by another."""
+    optimizer = keras_mp.LossScaleOptimizer(keras.optimizers.SGD(1.0))
+    optimizer.build(make_variables())
+
+    def loss_fn(weight):
+        if way == "scale_loss":
+            return optimizer.scale_loss(jnp.sum(weight))
+        return jnp.sum(weight) * optimizer.loss_scale
+
+    with pytest.raises(ValueError, match=r"would become a constant.*StatelessScope"):
+        jax.jit(jax.grad(loss_fn))(jnp.ones(2))
+    # Where nothing is kept, and where the scale never changes, there is nothing to refuse.
+    assert np.asarray(jax.grad(loss_fn)(jnp.ones(2))).tolist() == [2.0**15] * 2
+    static = keras_mp.LossScaleOptimizer("sgd", dynamic=False, initial_scale=8.0)
+    static.build(make_variables())
+    gradient = jax.jit(jax.grad(lambda weight: static.scale_loss(jnp.sum(weight))))(jnp.ones(2))
+    assert np.asarray(gradient).tolist() == [8.0, 8.0]
+
+
 def test_apply_in_a_jit_of_the_users():
     plain, ours = (
         keras.optimizers.RMSprop(0.125),

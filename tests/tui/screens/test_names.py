@@ -1,6 +1,7 @@
 """Names of any length and script: what is wrong with a job is not cut for the sake of its name."""
 
 import json
+from contextlib import asynccontextmanager
 
 import pytest
 from helpers.dashboard import screen_text, settle
@@ -25,6 +26,18 @@ def said(app, selector):
     return " ".join(" ".join(app.screen.query_one(selector).text()).split())
 
 
+@asynccontextmanager
+async def after(runs, *keys):
+    """The dashboard on these runs when the keys have been pressed."""
+    app = runs.app()
+    async with app.run_test(size=SIZE) as pilot:
+        app.look_now()
+        await pilot.pause()
+        await pilot.press(*keys)
+        await settle(app, pilot)
+        yield app
+
+
 @pytest.fixture(params=sorted(LONG))
 def long_name(request):
     return LONG[request.param]
@@ -33,12 +46,7 @@ def long_name(request):
 @pytest.mark.parametrize("keys", [(), ("enter",), ("R",)], ids=["jobs", "job", "replay"])
 async def test_the_verdict_and_the_advice_are_whole_at_80_columns(runs, long_name, keys):
     call(runs, "thrashing", long_name)
-    app = runs.app()
-    async with app.run_test(size=SIZE) as pilot:
-        app.look_now()
-        await pilot.pause()
-        await pilot.press(*keys)
-        await settle(app, pilot)
+    async with after(runs, *keys) as app:
         verdict = app.snapshot.jobs[0].verdict
         assert verdict.sentence in said(app, "#verdict")
         assert verdict.advice in said(app, "#verdict")
@@ -61,12 +69,7 @@ async def test_names_that_differ_at_their_end_can_be_told_apart(runs):
 async def test_a_pair_is_compared_whatever_its_names(runs, long_name):
     call(runs, "float32", f"{long_name} a")
     call(runs, "float16-scaled", f"{long_name} b")
-    app = runs.app()
-    async with app.run_test(size=SIZE) as pilot:
-        app.look_now()
-        await pilot.pause()
-        await pilot.press("c")
-        await settle(app, pilot)
+    async with after(runs, "c") as app:
         legend = said(app, "#legend")
         assert "as fast as" in legend
         assert "process memory · loss equal at step 564" in legend
@@ -82,12 +85,7 @@ async def test_a_pair_is_compared_whatever_its_names(runs, long_name):
 )
 async def test_titles_keep_what_is_said_behind_the_name(runs, long_name, run, keys, whole):
     call(runs, run, long_name)
-    app = runs.app()
-    async with app.run_test(size=SIZE) as pilot:
-        app.look_now()
-        await pilot.pause()
-        await pilot.press(*keys)
-        await settle(app, pilot)
+    async with after(runs, *keys) as app:
         title = screen_text(app)[2]
         assert title.endswith(whole)
         assert long_name[:3] in title
